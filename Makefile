@@ -1,0 +1,42 @@
+# make book       build the site
+# make test       check everything
+# make notebooks  run the chapters again and save their outputs
+# make serve      show the site at http://localhost:8000
+# make clean      remove what the others made, except .venv
+
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv/bin/python
+
+.PHONY: help book test notebooks serve clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# A page with a warning fails the build. It must fail the next one too, so Sphinx may not keep
+# the pages it has read by then.
+book: .venv/installed
+	@.venv/bin/jupyter-book build -n -W --keep-going . || { rm -rf _build/.doctrees; exit 1; }
+	@echo "The book is in _build/html. Open _build/html/index.html, or run 'make serve'."
+
+test: .venv/installed
+	@$(VENV) tools/check.py
+
+notebooks: .venv/installed
+	@$(VENV) tools/notebooks.py run
+
+serve: book
+	@echo "http://localhost:$(PORT)  (Ctrl-C stops)"
+	@$(VENV) -m http.server --directory _build/html --bind localhost $(PORT)
+
+clean:
+	rm -rf _build build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "minitransformer needs Python 3.11 or newer, and '$(PYTHON)' is not that."; \
+	  echo "Name one that is: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(VENV) -m pip install --disable-pip-version-check -r requirements.txt -e .
+	$(VENV) -m pip check
+	@touch $@
