@@ -1,0 +1,127 @@
+"""minitransformer: the Transformer, built chapter by chapter.
+
+Each module keeps what a chapter of the book builds:
+
+| module | chapter | what it holds |
+| --- | --- | --- |
+| `tokenization` | 1 | text to integers: words, byte-pair encoding |
+| `embeddings` | 2 | token embedding, output projection |
+| `positional_encoding` | 3 | sinusoidal positions |
+| `attention` | 4 | masks, scaled dot-product attention |
+| `multi_head_attention` | 5 | several attentions side by side |
+| `feed_forward` | 6 | the position-wise network |
+| `layer_norm` | 7 | layer normalisation, residual connections |
+| `encoder_decoder` | 8 | layers and their stacks |
+| `transformer` | 8 | the configuration and the whole model |
+| `data` | 9 | the number-words task, batches |
+| `training` | 9 | loss, schedules, settings |
+| `trainer` | 9 | the training loop |
+| `checkpoint` | 9 | saving and loading |
+| `inference` | 10 | decoding with a cache |
+| `plotting` | all | the figures |
+
+Masks are boolean and True means "may attend", everywhere.
+"""
+
+from minitransformer.attention import (
+    ScaledDotProductAttention,
+    SelfAttention,
+    attention_weights,
+    causal_mask,
+    padding_mask,
+    record_attention,
+    scaled_dot_product_attention,
+)
+from minitransformer.checkpoint import load_checkpoint, save_checkpoint
+from minitransformer.data import (
+    HELD_OUT_PAIRS,
+    Batch,
+    Example,
+    TextPair,
+    collate,
+    encode_pairs,
+    epoch_batches,
+    number_in_words,
+    number_words,
+)
+from minitransformer.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.feed_forward import FeedForward
+from minitransformer.inference import KVCache, greedy_decode, translate
+from minitransformer.layer_norm import LayerNorm, ResidualConnection, layer_norm
+from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.plotting import (
+    plot_attention,
+    plot_attention_grid,
+    plot_history,
+    use_book_style,
+)
+from minitransformer.positional_encoding import (
+    SinusoidalPositionalEncoding,
+    sinusoidal_positions,
+)
+from minitransformer.tokenization import BPETokenizer, Tokenizer, WordTokenizer, pad_rows
+from minitransformer.trainer import Trainer, exact_match, load_translator
+from minitransformer.training import (
+    TrainingConfig,
+    cosine_schedule,
+    label_smoothing_loss,
+    noam_schedule,
+)
+from minitransformer.transformer import Transformer, TransformerConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HELD_OUT_PAIRS",
+    "BPETokenizer",
+    "Batch",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "Example",
+    "FeedForward",
+    "KVCache",
+    "LayerNorm",
+    "MultiHeadAttention",
+    "OutputProjection",
+    "ResidualConnection",
+    "ScaledDotProductAttention",
+    "SelfAttention",
+    "SinusoidalPositionalEncoding",
+    "TextPair",
+    "TokenEmbedding",
+    "Tokenizer",
+    "Trainer",
+    "TrainingConfig",
+    "Transformer",
+    "TransformerConfig",
+    "WordTokenizer",
+    "attention_weights",
+    "causal_mask",
+    "collate",
+    "cosine_schedule",
+    "encode_pairs",
+    "epoch_batches",
+    "exact_match",
+    "greedy_decode",
+    "label_smoothing_loss",
+    "layer_norm",
+    "load_checkpoint",
+    "load_translator",
+    "noam_schedule",
+    "number_in_words",
+    "number_words",
+    "pad_rows",
+    "padding_mask",
+    "plot_attention",
+    "plot_attention_grid",
+    "plot_history",
+    "record_attention",
+    "save_checkpoint",
+    "scaled_dot_product_attention",
+    "sinusoidal_positions",
+    "translate",
+    "use_book_style",
+]

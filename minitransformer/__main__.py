@@ -1,0 +1,129 @@
+"""The command line: train the book's main job, number words from English to German, and use it.
+
+python -m minitransformer train
+python -m minitransformer translate "three hundred forty-two"
+"""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from minitransformer.data import number_words
+from minitransformer.inference import translate
+from minitransformer.tokenization import BPETokenizer, WordTokenizer
+from minitransformer.trainer import Trainer, exact_match, load_translator
+from minitransformer.training import TrainingConfig
+from minitransformer.transformer import Transformer, TransformerConfig
+
+NUM_MERGES = 45
+
+
+def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
+    """The main job from its beginning: data, tokenizers and a small model, all from one seed.
+
+    Example:
+        >>> trainer = new_trainer(TrainingConfig())
+        >>> sum(parameter.numel() for parameter in trainer.model.parameters())
+        969728
+    """
+    pairs = number_words(config.seed)["train"]
+    src_tokenizer = WordTokenizer.train(pair.src for pair in pairs)
+    tgt_tokenizer = BPETokenizer.train((pair.tgt for pair in pairs), NUM_MERGES)
+    model_config = TransformerConfig(
+        src_tokenizer.vocab_size,
+        tgt_tokenizer.vocab_size,
+        d_model=128,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=512,
+        norm_first=True,
+        max_len=128,
+    )
+    model = Transformer(model_config, torch.Generator().manual_seed(config.seed)).to(device)
+    return Trainer(model, pairs, src_tokenizer, tgt_tokenizer, config)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train, or go on where the checkpoint ends, and report exact match on every split."""
+    config = TrainingConfig(steps=args.steps, seed=args.seed, precision=args.precision)
+    if args.checkpoint.exists():
+        trainer = Trainer.resume(args.checkpoint, number_words(args.seed)["train"], args.device)
+        if trainer.config != config:
+            raise ValueError(
+                f"{args.checkpoint} was trained with {differences(trainer.config, config)}; "
+                "give the same settings, or another --checkpoint"
+            )
+        print(f"{args.checkpoint}: going on after step {trainer.step} of {config.steps}")
+    else:
+        trainer = new_trainer(config, args.device)
+    trainer.fit(checkpoint=args.checkpoint)
+    print(f"trained {trainer.step} steps; saved to {args.checkpoint}")
+    splits = number_words(args.seed)
+    for name in ("held_out", "composition", "longer"):
+        share = exact_match(trainer.model, splits[name], *trainer.tokenizers.values())
+        print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
+
+
+def differences(saved: TrainingConfig, given: TrainingConfig) -> str:
+    """Name the settings in which two configurations differ, with both values."""
+    old, new = asdict(saved), asdict(given)
+    return ", ".join(f"{k}={old[k]!r}, not {new[k]!r}" for k in old if old[k] != new[k])
+
+
+def translate_texts(args: argparse.Namespace) -> None:
+    """Print each text's translation on a line of its own."""
+    if not args.checkpoint.exists():
+        raise FileNotFoundError(
+            f"there is no checkpoint at {args.checkpoint}; "
+            "'python -m minitransformer train' makes one"
+        )
+    model, src_tokenizer, tgt_tokenizer = load_translator(args.checkpoint, args.device)
+    for text in args.text:
+        labels = src_tokenizer.labels(src_tokenizer.encode(text))
+        if "<unk>" in labels:
+            raise ValueError(f"{text!r} has a word never seen in training: {' '.join(labels)}")
+    for line in translate(model, args.text, src_tokenizer, tgt_tokenizer):
+        print(line)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    main_parser = argparse.ArgumentParser(
+        prog="minitransformer", description="Number words, English to German, by a Transformer."
+    )
+    commands = main_parser.add_subparsers(required=True, metavar="command")
+    train_parser = commands.add_parser(
+        "train", help="train a model; started again, it goes on where it was stopped"
+    )
+    train_parser.add_argument("--steps", type=int, default=TrainingConfig.steps)
+    train_parser.add_argument("--seed", type=int, default=TrainingConfig.seed)
+    train_parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), default=TrainingConfig.precision
+    )
+    train_parser.set_defaults(run=train)
+    translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
+    translate_parser.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
+    translate_parser.set_defaults(run=translate_texts)
+    for sub_parser in (train_parser, translate_parser):
+        sub_parser.add_argument("--checkpoint", type=Path, default=Path("number-words.safetensors"))
+        sub_parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return main_parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; bad input ends it with one line on stderr and exit status 1."""
+    args = parser().parse_args(arguments)
+    try:
+        args.run(args)
+    except (ValueError, OSError, FloatingPointError) as error:
+        sys.exit(f"minitransformer: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\nminitransformer: stopped; the same command goes on from the last checkpoint")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Scaled dot-product attention: masks, the formula, its fused twin, and a single head.
+
+Shapes use one alphabet: `b` batch, `h` head, `q` query position, `k` key position,
+`d` model width, `e` head width. Leading axes are written `...` and broadcast.
+
+Built in chapter 4. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.2.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = [
+    "ScaledDotProductAttention",
+    "SelfAttention",
+    "attention_weights",
+    "causal_mask",
+    "padding_mask",
+    "record_attention",
+    "scaled_dot_product_attention",
+]
+
+Backend = Literal["reference", "sdpa"]
+
+
+def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
+    """Mark the keys that are real tokens, for every head and every query.
+
+    Args:
+        ids: token ids, (b, k), an integer dtype.
+        pad_id: the id that fills short rows.
+
+    Returns:
+        Boolean mask, (b, 1, 1, k); True = may be attended. It broadcasts to (b, h, q, k).
+
+    Raises:
+        ValueError: if `ids` is not two-dimensional.
+
+    Example:
+        >>> padding_mask(torch.tensor([[5, 7, 0]]))
+        tensor([[[[ True,  True, False]]]])
+
+    Built in chapter 4.
+    """
+    if ids.dim() != 2:
+        raise ValueError(f"ids must have shape (b, k), got {tuple(ids.shape)}")
+    return (ids != pad_id)[:, None, None, :]
+
+
+def causal_mask(
+    num_queries: int, num_keys: int | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """Let each query see itself and what came before: the mask of section 3.2.3.
+
+    The last query is aligned with the last key (bottom-right). With as many queries as keys
+    this is the lower triangle; with fewer, the queries are the *last* positions of the
+    sequence, as in a cached decode.
+
+    Args:
+        num_queries: number of query positions, q.
+        num_keys: number of key positions, k; as many as queries when left out.
+        device: where to make the mask.
+
+    Returns:
+        Boolean mask, (q, k); True = may be attended.
+
+    Raises:
+        ValueError: if there are more queries than keys: the first queries would see nothing.
+
+    Example:
+        >>> causal_mask(2, 4).int()
+        tensor([[1, 1, 1, 0],
+                [1, 1, 1, 1]], dtype=torch.int32)
+
+    Built in chapter 4.
+    """
+    num_keys = num_queries if num_keys is None else num_keys
+    if num_queries > num_keys:
+        raise ValueError(
+            f"num_queries must not exceed num_keys, got {num_queries} queries, {num_keys} keys"
+        )
+    ones = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+    return ones.tril(num_keys - num_queries)
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+    """How much each query takes from each key: softmax(Q Kᵀ / √d_k), zero where masked.
+
+    A query whose keys are all masked gets a row of zeros, never NaN.
+
+    Args:
+        query: (..., q, e), floating point.
+        key: (..., k, e), the same dtype.
+        mask: boolean, broadcastable to (..., q, k); True = may be attended.
+
+    Returns:
+        Weights, (..., q, k), the dtype of `query`. Rows sum to 1, or to 0 with nothing to see.
+
+    Raises:
+        TypeError: if `mask` is not boolean.
+        ValueError: if widths differ or `mask` does not broadcast to the scores.
+
+    Example:
+        >>> query, key = torch.zeros(1, 2), torch.zeros(4, 2)
+        >>> attention_weights(query, key, torch.tensor([True, True, False, False]))
+        tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
+
+    Built in chapter 4. Paper: equation 1.
+    """
+    check_attention(query, key, mask)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    if mask is None:
+        return scores.softmax(dim=-1)
+    # The most negative finite number, not -inf: a row with no allowed key would be 0/0.
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0.0)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    backend: Backend = "sdpa",
+) -> Tensor:
+    """Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
+
+    Args:
+        query: (..., q, e), floating point.
+        key: (..., k, e), the same dtype.
+        value: (..., k, e'), the same dtype; e' may differ from e.
+        mask: boolean, broadcastable to (..., q, k); True = may be attended. This is the polarity
+            of `torch.nn.functional.scaled_dot_product_attention` and the opposite of
+            `torch.nn.MultiheadAttention`.
+        dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
+        backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
+            does not write the (q, k) weights to memory.
+
+    Returns:
+        (..., q, e'); zeros for a query whose keys are all masked.
+
+    Raises:
+        TypeError: if `mask` is not boolean.
+        ValueError: if shapes do not fit together, or `backend` is unknown.
+
+    Example:
+        >>> value = torch.tensor([[1.0], [3.0]])
+        >>> scaled_dot_product_attention(torch.zeros(1, 5), torch.zeros(2, 5), value)
+        tensor([[2.]])
+
+    Built in chapter 4. Paper: section 3.2.1, equation 1.
+    """
+    if key.size(-2) != value.size(-2):
+        raise ValueError(
+            f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"
+        )
+    if backend == "reference":
+        weights = attention_weights(query, key, mask)
+        return F.dropout(weights, dropout) @ value if dropout else weights @ value
+    if backend != "sdpa":
+        raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
+    check_attention(query, key, mask)
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    # Kernels disagree about rows with no allowed key: open such rows, then zero the output.
+    empty = ~mask.any(dim=-1, keepdim=True)
+    output = F.scaled_dot_product_attention(query, key, value, mask | empty, dropout_p=dropout)
+    return output.masked_fill(empty, 0.0)
+
+
+def check_attention(query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+    """Raise an error that names both numbers when query, key and mask do not fit."""
+    if query.size(-1) != key.size(-1):
+        raise ValueError(
+            f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
+        )
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean with True = may be attended, got {mask.dtype}; "
+            "an additive mask (0 and -inf) becomes one by `mask == 0`"
+        )
+    scores = (*query.shape[:-1], key.size(-2))
+    sizes = zip(mask.shape[::-1], scores[::-1], strict=False)
+    if mask.dim() > len(scores) or any(m not in (1, s) for m, s in sizes):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores}"
+        )
+
+
+class ScaledDotProductAttention(nn.Module):
+    """`scaled_dot_product_attention` as a module, so that dropout follows train() and eval().
+
+    Args:
+        dropout: probability of zeroing an attention weight while training.
+        backend: "sdpa" or "reference".
+
+    Built in chapter 4. Paper: section 3.2.1.
+    """
+
+    def __init__(self, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.backend: Backend = backend
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Attend; shapes and errors as in `scaled_dot_product_attention`."""
+        dropout = self.dropout if self.training else 0.0
+        return scaled_dot_product_attention(
+            query, key, value, mask, dropout=dropout, backend=self.backend
+        )
+
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}, backend={self.backend!r}"
+
+
+class SelfAttention(nn.Module):
+    """One head of self-attention that also returns its weights, to be looked at.
+
+    Each position makes a query, a key and a value of itself:
+    Q = X W^Q, K = X W^K, V = X W^V, and the output is Attention(Q, K, V).
+
+    Args:
+        d_model: width of the input, d.
+        d_k: width of queries, keys and values, e; `d_model` when left out.
+
+    Example:
+        >>> output, weights = SelfAttention(8, 4)(torch.randn(2, 5, 8))
+        >>> tuple(output.shape), tuple(weights.shape)
+        ((2, 5, 4), (2, 5, 5))
+
+    Built in chapter 4. Paper: section 3.2.1; several heads: chapter 5.
+    """
+
+    def __init__(self, d_model: int, d_k: int | None = None) -> None:
+        super().__init__()
+        d_k = d_model if d_k is None else d_k
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Attend from each position of x, (b, q, d), to all of them; see `attention_weights`.
+
+        Returns:
+            Output (b, q, e) and weights (b, q, q).
+        """
+        weights = attention_weights(self.w_q(x), self.w_k(x), mask)
+        return weights @ self.w_v(x), weights
+
+
+@contextmanager
+def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Collect the attention weights of every `ScaledDotProductAttention` inside `model`.
+
+    The model computes as before; the weights are computed beside it by the formula, from the
+    same queries, keys and mask. After several calls the last one's weights are kept.
+
+    Args:
+        model: any module, called inside the `with` block.
+
+    Yields:
+        Weights, (b, h, q, k), by module name, such as "decoder.layers.0.cross_attention".
+
+    Example:
+        >>> attention = ScaledDotProductAttention()
+        >>> with record_attention(attention) as maps:
+        ...     _ = attention(torch.zeros(1, 3, 4), torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
+        >>> {name: tuple(weights.shape) for name, weights in maps.items()}
+        {'': (1, 3, 2)}
+
+    Built in chapter 4.
+    """
+    maps: dict[str, Tensor] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, ScaledDotProductAttention):
+            owner = name.rpartition(".")[0]
+
+            def record(_: nn.Module, inputs: tuple[Any, ...], owner: str = owner) -> None:
+                query, key, _value, *mask = inputs
+                with torch.no_grad():
+                    maps[owner] = attention_weights(query, key, *mask)
+
+            handles.append(module.register_forward_pre_hook(record))
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,93 @@
+"""Checkpoints: tensors and a JSON header in one safetensors file, written all or not at all.
+
+A safetensors file holds numbers and text and can execute nothing when it is read.
+
+Built in chapter 9.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+FORMAT = "minitransformer 1"
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> None:
+    """Write tensors and state to `path`, replacing what was there in a single step.
+
+    The file is written beside `path` first and renamed when it is complete on disk: whoever
+    stops the program at any moment finds the old checkpoint or the new one, whole.
+
+    Args:
+        path: the file to write.
+        tensors: names to tensors; no two may share memory.
+        state: whatever else is needed, as JSON can hold it.
+
+    Raises:
+        FileNotFoundError: if the folder of `path` does not exist.
+
+    Example:
+        >>> import torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/a.safetensors", {"w": torch.ones(2)}, {"step": 3})
+        ...     tensors, state = load_checkpoint(f"{folder}/a.safetensors")
+        >>> tensors["w"], state["step"]
+        (tensor([1., 1.]), 3)
+
+    Built in chapter 9.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of the checkpoint does not exist: {path.parent}")
+    metadata = {"format": FORMAT, "state": json.dumps(state)}
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        save_file(contiguous, temporary, metadata)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_checkpoint` wrote, onto the CPU.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, or not a checkpoint of this package.
+
+    Built in chapter 9.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        size = path.stat().st_size
+        raise ValueError(
+            f"{path} ({size} bytes) is damaged or no safetensors file: {error}"
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not a checkpoint of this package: "
+            f"its format is {metadata.get('format')!r}, expected {FORMAT!r}"
+        )
+    return tensors, json.loads(metadata["state"])

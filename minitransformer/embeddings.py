@@ -1,0 +1,98 @@
+"""Token embedding and the output projection that may share its weights.
+
+Built in chapter 2. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.4.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["OutputProjection", "TokenEmbedding"]
+
+
+class TokenEmbedding(nn.Module):
+    """A row of numbers for each token of the vocabulary, times √d_model.
+
+    Rows start with entries of standard deviation 1/√d_model, so that after the factor they
+    are of size 1, like the positional encodings added to them; without the factor, a row has
+    length 1, right for the output projection that may share it.
+
+    Args:
+        vocab_size: number of tokens, v.
+        d_model: width, d.
+
+    Built in chapter 2. Paper: section 3.4.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(vocab_size, d_model) / math.sqrt(d_model))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up each id.
+
+        Args:
+            ids: (b, q), an integer dtype, from 0 to vocab_size - 1.
+
+        Returns:
+            (b, q, d).
+
+        Raises:
+            TypeError: if `ids` are not integers.
+            ValueError: if an id lies outside the vocabulary.
+
+        Example:
+            >>> TokenEmbedding(10, 4)(torch.tensor([[3, 1, 9]])).shape
+            torch.Size([1, 3, 4])
+        """
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
+        vocab_size, d_model = self.weight.shape
+        # On a GPU the check would wait for every kernel in flight; there CUDA itself asserts.
+        if ids.device.type == "cpu" and ids.numel():
+            low, high = ids.aminmax()
+            if low < 0 or high >= vocab_size:
+                worst = int(low) if low < 0 else int(high)
+                raise ValueError(f"id {worst} lies outside the vocabulary of {vocab_size} tokens")
+        return F.embedding(ids, self.weight) * math.sqrt(d_model)
+
+
+class OutputProjection(nn.Module):
+    """Score every token of the vocabulary: logits = x Wᵀ, with W of shape (v, d).
+
+    Args:
+        vocab_size: number of tokens, v.
+        d_model: width, d.
+        tied_to: a `TokenEmbedding` whose weight serves here too (Press & Wolf, 2017).
+
+    Raises:
+        ValueError: if `tied_to` has another shape.
+
+    Built in chapter 2. Paper: section 3.4.
+    """
+
+    def __init__(
+        self, vocab_size: int, d_model: int, *, tied_to: TokenEmbedding | None = None
+    ) -> None:
+        super().__init__()
+        if tied_to is None:
+            tied_to = TokenEmbedding(vocab_size, d_model)
+        if tied_to.weight.shape != (vocab_size, d_model):
+            raise ValueError(
+                f"tied_to must have weight of shape {(vocab_size, d_model)}, "
+                f"got {tuple(tied_to.weight.shape)}"
+            )
+        self.weight = tied_to.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x, (..., d), to logits, (..., v).
+
+        Example:
+            >>> embedding = TokenEmbedding(10, 4)
+            >>> project = OutputProjection(10, 4, tied_to=embedding)
+            >>> project(torch.randn(2, 3, 4)).shape, project.weight is embedding.weight
+            (torch.Size([2, 3, 10]), True)
+        """
+        return F.linear(x, self.weight)

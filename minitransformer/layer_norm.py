@@ -1,0 +1,97 @@
+"""Layer normalisation and the residual connection around every sub-layer.
+
+Built in chapter 7. Papers: "Layer Normalization" (Ba et al., 2016); "Attention Is All You
+Need" (Vaswani et al., 2017), section 3.1 and 5.4.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["LayerNorm", "ResidualConnection", "layer_norm"]
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """LN(x) = γ (x − μ) / √(σ² + ε) + β, over the last axis, written out.
+
+    μ is the mean and σ² the biased variance (divided by d, not d − 1) of each position.
+
+    Args:
+        x: (..., d), floating point.
+        gain: γ, (d,).
+        bias: β, (d,).
+        eps: ε, inside the root.
+
+    Returns:
+        The shape of `x`.
+
+    Example:
+        >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2), eps=0.0)
+        tensor([-1.,  1.])
+
+    Built in chapter 7. Paper: Ba et al., equation 4.
+    """
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = x.var(dim=-1, keepdim=True, unbiased=False)
+    return gain * (x - mean) / torch.sqrt(variance + eps) + bias
+
+
+class LayerNorm(nn.Module):
+    """`layer_norm` with its parameters, computed by PyTorch's fused kernel of the same formula.
+
+    Args:
+        d_model: width, d.
+        eps: ε, inside the root.
+
+    Built in chapter 7. Paper: Ba et al., section 3.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each position of x, (..., d); the same shape comes back.
+
+        Example:
+            >>> LayerNorm(2)(torch.tensor([[0.0, 100.0]])).round()
+            tensor([[-1.,  1.]], grad_fn=<RoundBackward0>)
+        """
+        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+class ResidualConnection(nn.Module):
+    """Carry x past a sub-layer and add what the sub-layer makes of it.
+
+    Post-norm, the paper's:  LayerNorm(x + Dropout(Sublayer(x))).
+    Pre-norm, what most models since use:  x + Dropout(Sublayer(LayerNorm(x))).
+
+    Args:
+        d_model: width, d.
+        dropout: probability of zeroing an element of the sub-layer's output while training.
+        norm_first: pre-norm if True.
+
+    Built in chapter 7. Paper: sections 3.1 and 5.4.
+    """
+
+    def __init__(self, d_model: int, *, dropout: float = 0.0, norm_first: bool = False) -> None:
+        super().__init__()
+        self.norm = LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply `sublayer`, a function from (..., d) to (..., d), around x.
+
+        Example:
+            >>> residual = ResidualConnection(4, norm_first=True)
+            >>> residual(torch.ones(1, 4), lambda x: 2 * x)
+            tensor([[1., 1., 1., 1.]], grad_fn=<AddBackward0>)
+        """
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))

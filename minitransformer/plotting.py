@@ -1,0 +1,144 @@
+"""The book's figures: one style, and the pictures that come back.
+
+Colours are cividis, which reads the same with colour-blind eyes and in grey; the ground is
+white on light and dark pages alike. matplotlib is imported when a figure is drawn, not before.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_attention", "plot_attention_grid", "plot_history", "use_book_style"]
+
+STYLE: dict[Any, Any] = {
+    "figure.figsize": (5.0, 3.1),
+    "figure.dpi": 150,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "image.cmap": "cividis",
+    "lines.linewidth": 2.0,
+    "legend.frameon": False,
+    "savefig.facecolor": "white",
+}
+COLOURS = ("#00204d", "#a5691a", "#5f7fa8", "#b8a13c")
+"""Line colours, far apart in lightness too; give each line its own dash as well."""
+
+
+def use_book_style() -> None:
+    """Give every figure drawn from here on the book's fonts, sizes and colours."""
+    import matplotlib.pyplot as plt
+    from cycler import cycler
+
+    plt.rcParams.update(STYLE | {"axes.prop_cycle": cycler(color=COLOURS)})
+
+
+def plot_attention(
+    weights: Tensor,
+    query_labels: Sequence[str],
+    key_labels: Sequence[str],
+    *,
+    ax: "Axes | None" = None,
+    title: str = "",
+    show_values: bool = False,
+) -> "Axes":
+    """Draw attention weights: a row for each query, a column for each key, bright = much.
+
+    Args:
+        weights: (q, k), from 0 to 1.
+        query_labels: q labels.
+        key_labels: k labels.
+        ax: where to draw; a new figure when left out.
+        title: above the picture.
+        show_values: write each weight into its cell.
+
+    Returns:
+        The axes drawn on.
+
+    Raises:
+        ValueError: if the labels are not as many as the rows and columns.
+    """
+    import matplotlib.pyplot as plt
+
+    if weights.shape != (len(query_labels), len(key_labels)):
+        raise ValueError(
+            f"weights {tuple(weights.shape)} need as many query and key labels, "
+            f"got {len(query_labels)} and {len(key_labels)}"
+        )
+    if ax is None:
+        _, ax = plt.subplots()
+    values = weights.detach().float().cpu().numpy()
+    ax.imshow(values, vmin=0.0, vmax=1.0, aspect="auto")
+    ax.set_xticks(range(len(key_labels)), key_labels, rotation=45, ha="right")
+    ax.set_yticks(range(len(query_labels)), query_labels)
+    ax.spines[:].set_visible(False)
+    ax.set_title(title)
+    if show_values:
+        for row, col in ((r, c) for r in range(values.shape[0]) for c in range(values.shape[1])):
+            colour = "white" if values[row, col] < 0.5 else "black"
+            ax.text(col, row, f"{values[row, col]:.2f}", ha="center", va="center", color=colour)
+    return ax
+
+
+def plot_attention_grid(
+    weights: Tensor, query_labels: Sequence[str], key_labels: Sequence[str], *, columns: int = 2
+) -> "Figure":
+    """Draw the weights of several heads, (h, q, k), as `plot_attention` does, side by side."""
+    import matplotlib.pyplot as plt
+
+    num_heads = weights.size(0)
+    rows = -(-num_heads // columns)
+    size = (2.6 * columns, (0.24 * len(query_labels) + 1.2) * rows)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True
+    )
+    for head, ax in enumerate(axes.flat):
+        if head < num_heads:
+            plot_attention(weights[head], query_labels, key_labels, ax=ax, title=f"head {head}")
+        else:
+            ax.set_visible(False)
+    return figure
+
+
+def plot_history(
+    history: Sequence[dict[str, float]], *names: str, ax: "Axes | None" = None
+) -> "Axes":
+    """Draw named columns of a training history against the step.
+
+    Args:
+        history: rows with a "step" and other numbers, as `Trainer.fit` returns them.
+        names: which numbers to draw; rows without them are passed over.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The axes drawn on.
+
+    Raises:
+        ValueError: if no row has one of the names.
+    """
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots()
+    for index, name in enumerate(names):
+        points = [(row["step"], row[name]) for row in history if name in row]
+        if not points:
+            raise ValueError(f"no row of the history has {name!r}")
+        dash = ("-", "--", "-.", ":")[index % 4]
+        marker = "o" if len(points) < 30 else ""
+        ax.plot(*zip(*points, strict=True), dash, marker=marker, label=name.replace("_", " "))
+    ax.set_xlabel("step")
+    if len(names) > 1:
+        ax.legend()
+    else:
+        ax.set_ylabel(names[0].replace("_", " "))
+    return ax

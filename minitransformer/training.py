@@ -1,0 +1,179 @@
+"""What training needs to know: the loss, the learning-rate schedules, and the settings.
+
+Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+__all__ = [
+    "TrainingConfig",
+    "cosine_schedule",
+    "label_smoothing_loss",
+    "noam_schedule",
+]
+
+
+def label_smoothing_loss(
+    logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad_id: int = 0
+) -> Tensor:
+    """Mean cross-entropy, in nats, against targets that leave a little to every token.
+
+    The target distribution gives 1 − ε to the right token and spreads ε evenly over all v
+    tokens (the right one too), so the loss of a position is
+
+        (1 − ε)·(−log p[target]) + ε·mean over v of (−log p[v]).
+
+    Positions whose target is padding are left out of the mean.
+
+    Args:
+        logits: (..., v), floating point.
+        targets: (...), int64.
+        smoothing: ε; 0 is plain cross-entropy against one-hot targets.
+        pad_id: target id that does not count.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ValueError: if shapes do not fit, ε is outside [0, 1), or every target is padding.
+
+    Example:
+        >>> import torch
+        >>> targets = torch.tensor([[1, 2, 0], [3, 0, 0]])
+        >>> loss = label_smoothing_loss(torch.zeros(2, 3, 5), targets)
+        >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
+        True
+
+    Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"logits {tuple(logits.shape)} must have the shape of targets "
+            f"{tuple(targets.shape)} and one more axis"
+        )
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
+    real = targets != pad_id
+    log_probs = logits[real].float().log_softmax(dim=-1)
+    if log_probs.size(0) == 0:
+        raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")
+    right = -log_probs.gather(-1, targets[real][:, None]).mean()
+    return (1 - smoothing) * right - smoothing * log_probs.mean()
+
+
+def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:
+    """lr = d_model^−0.5 · min(step^−0.5, step · warmup_steps^−1.5): the paper's.
+
+    It grows linearly for `warmup_steps`, then falls with the root of the step.
+
+    Args:
+        step: the update, counted from 1.
+        d_model: width of the model.
+        warmup_steps: length of the growth.
+
+    Raises:
+        ValueError: if an argument is below 1.
+
+    Example:
+        >>> round(noam_schedule(4000, d_model=512), 6)
+        0.000699
+
+    Built in chapter 9. Paper: section 5.3, equation 3.
+    """
+    if min(step, d_model, warmup_steps) < 1:
+        raise ValueError(
+            "step, d_model and warmup_steps must be at least 1, "
+            f"got {step}, {d_model} and {warmup_steps}"
+        )
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def cosine_schedule(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
+    """Grow linearly to `peak`, then fall along half a cosine to nearly 0 at the end.
+
+    lr = peak · step/warmup, and from there on peak · (1 + cos(π p))/2 with
+    p = (step − warmup)/(total + 1 − warmup).
+
+    Args:
+        step: the update, counted from 1.
+        peak: the highest learning rate, reached at `warmup_steps`.
+        warmup_steps: length of the growth.
+        total_steps: length of the training, above `warmup_steps`.
+
+    Raises:
+        ValueError: if not 1 ≤ step ≤ total_steps or not 1 ≤ warmup_steps < total_steps.
+
+    Example:
+        >>> cosine_schedule(50, peak=0.001, warmup_steps=100, total_steps=800)
+        0.0005
+
+    Built in chapter 9. Source: Loshchilov & Hutter (2017), equation 5, one cycle.
+    """
+    if not 1 <= step <= total_steps or not 1 <= warmup_steps < total_steps:
+        raise ValueError(
+            "step must lie between 1 and total_steps and warmup_steps below total_steps, "
+            f"got step={step}, warmup_steps={warmup_steps}, total_steps={total_steps}"
+        )
+    if step <= warmup_steps:
+        return peak * step / warmup_steps
+    progress = (step - warmup_steps) / (total_steps + 1 - warmup_steps)
+    return peak * (1 + math.cos(math.pi * progress)) / 2
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    Args:
+        steps: number of updates.
+        batch_size: examples in a batch.
+        warmup_steps: updates during which the learning rate grows.
+        peak_learning_rate: where warm-up ends before a cosine fall; None is the paper's schedule.
+        label_smoothing: ε of the loss.
+        max_gradient_norm: gradients longer than this are scaled down to it.
+        precision: "fp32", or "bf16" for autocast.
+        seed: decides the order of the data and the dropout of every step.
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Built in chapter 9. Paper: sections 5.3 and 5.4.
+    """
+
+    steps: int = 800
+    batch_size: int = 128
+    warmup_steps: int = 100
+    peak_learning_rate: float | None = 3e-3
+    label_smoothing: float = 0.1
+    max_gradient_norm: float = 1.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "warmup_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("peak_learning_rate", "max_gradient_norm"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.peak_learning_rate is not None and self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps must be below steps, got {self.warmup_steps} and {self.steps}"
+            )
+        if self.precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision must be 'fp32' or 'bf16', got {self.precision!r}")
+
+    def learning_rate(self, step: int, d_model: int) -> float:
+        """The learning rate of an update, counted from 1."""
+        if self.peak_learning_rate is None:
+            return noam_schedule(step, d_model=d_model, warmup_steps=self.warmup_steps)
+        return cosine_schedule(
+            step,
+            peak=self.peak_learning_rate,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.steps,
+        )
