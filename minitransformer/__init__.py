@@ -54,6 +54,7 @@ from minitransformer.plotting import (
     plot_attention,
     plot_attention_grid,
     plot_history,
+    running_mean,
     use_book_style,
 )
 from minitransformer.positional_encoding import (
@@ -119,6 +120,7 @@ __all__ = [
     "plot_attention_grid",
     "plot_history",
     "record_attention",
+    "running_mean",
     "save_checkpoint",
     "scaled_dot_product_attention",
     "sinusoidal_positions",

@@ -50,8 +50,9 @@ def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> T
 def train(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint ends, and report exact match on every split."""
     config = TrainingConfig(steps=args.steps, seed=args.seed, precision=args.precision)
+    device = usable_device(args.device)
     if args.checkpoint.exists():
-        trainer = Trainer.resume(args.checkpoint, number_words(args.seed)["train"], args.device)
+        trainer = Trainer.resume(args.checkpoint, number_words(args.seed)["train"], device)
         if trainer.config != config:
             raise ValueError(
                 f"{args.checkpoint} was trained with {differences(trainer.config, config)}; "
@@ -59,13 +60,22 @@ def train(args: argparse.Namespace) -> None:
             )
         print(f"{args.checkpoint}: going on after step {trainer.step} of {config.steps}")
     else:
-        trainer = new_trainer(config, args.device)
+        trainer = new_trainer(config, device)
     trainer.fit(checkpoint=args.checkpoint)
     print(f"trained {trainer.step} steps; saved to {args.checkpoint}")
     splits = number_words(args.seed)
     for name in ("held_out", "composition", "longer"):
         share = exact_match(trainer.model, splits[name], *trainer.tokenizers.values())
         print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, once something could be put on it."""
+    try:
+        return torch.empty(0, device=name).device
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used: {reason}") from error
 
 
 def differences(saved: TrainingConfig, given: TrainingConfig) -> str:
@@ -81,7 +91,9 @@ def translate_texts(args: argparse.Namespace) -> None:
             f"there is no checkpoint at {args.checkpoint}; "
             "'python -m minitransformer train' makes one"
         )
-    model, src_tokenizer, tgt_tokenizer = load_translator(args.checkpoint, args.device)
+    model, src_tokenizer, tgt_tokenizer = load_translator(
+        args.checkpoint, usable_device(args.device)
+    )
     for text in args.text:
         labels = src_tokenizer.labels(src_tokenizer.encode(text))
         if "<unk>" in labels:

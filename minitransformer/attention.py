@@ -1,7 +1,6 @@
 """Scaled dot-product attention: masks, the formula, its fused twin, and a single head.
 
-Shapes use one alphabet: `b` batch, `h` head, `q` query position, `k` key position,
-`d` model width, `e` head width. Leading axes are written `...` and broadcast.
+Axes: `b` batch, `h` head, `q` query, `k` key, `d` model width, `e` head width, `...` any before.
 
 Built in chapter 4. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.2.
 """
@@ -57,20 +56,19 @@ def causal_mask(
 ) -> Tensor:
     """Let each query see itself and what came before: the mask of section 3.2.3.
 
-    The last query is aligned with the last key (bottom-right). With as many queries as keys
-    this is the lower triangle; with fewer, the queries are the *last* positions of the
-    sequence, as in a cached decode.
+    The last query is aligned with the last key (bottom-right): with fewer queries than keys
+    the queries are the *last* positions of the sequence, as in a cached decode.
 
     Args:
-        num_queries: number of query positions, q.
-        num_keys: number of key positions, k; as many as queries when left out.
+        num_queries: q.
+        num_keys: k; as many as queries when left out.
         device: where to make the mask.
 
     Returns:
         Boolean mask, (q, k); True = may be attended.
 
     Raises:
-        ValueError: if there are more queries than keys: the first queries would see nothing.
+        ValueError: if there are more queries than keys: the first would see nothing.
 
     Example:
         >>> causal_mask(2, 4).int()
@@ -170,6 +168,7 @@ def scaled_dot_product_attention(
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     # Kernels disagree about rows with no allowed key: open such rows, then zero the output.
+    mask = torch.atleast_2d(mask)
     empty = ~mask.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(query, key, value, mask | empty, dropout_p=dropout)
     return output.masked_fill(empty, 0.0)
@@ -188,7 +187,8 @@ def check_attention(query: Tensor, key: Tensor, mask: Tensor | None) -> None:
             f"mask must be boolean with True = may be attended, got {mask.dtype}; "
             "an additive mask (0 and -inf) becomes one by `mask == 0`"
         )
-    scores = (*query.shape[:-1], key.size(-2))
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    scores = (*batch, query.size(-2), key.size(-2))
     sizes = zip(mask.shape[::-1], scores[::-1], strict=False)
     if mask.dim() > len(scores) or any(m not in (1, s) for m, s in sizes):
         raise ValueError(
@@ -263,8 +263,7 @@ class SelfAttention(nn.Module):
 def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the attention weights of every `ScaledDotProductAttention` inside `model`.
 
-    The model computes as before; the weights are computed beside it by the formula, from the
-    same queries, keys and mask. After several calls the last one's weights are kept.
+    The model computes as before; beside it the formula computes the weights. The last call's stay.
 
     Args:
         model: any module, called inside the `with` block.
@@ -275,9 +274,9 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     Example:
         >>> attention = ScaledDotProductAttention()
         >>> with record_attention(attention) as maps:
-        ...     _ = attention(torch.zeros(1, 3, 4), torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
+        ...     _ = attention(torch.zeros(3, 4), torch.zeros(2, 4), torch.zeros(2, 4))
         >>> {name: tuple(weights.shape) for name, weights in maps.items()}
-        {'': (1, 3, 2)}
+        {'': (3, 2)}
 
     Built in chapter 4.
     """
@@ -287,12 +286,13 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         if isinstance(module, ScaledDotProductAttention):
             owner = name.rpartition(".")[0]
 
-            def record(_: nn.Module, inputs: tuple[Any, ...], owner: str = owner) -> None:
-                query, key, _value, *mask = inputs
+            def record(_: nn.Module, args: Any, named: Any, owner: str = owner) -> None:
+                inputs = dict(zip(("query", "key", "value", "mask"), args, strict=False)) | named
+                inputs.pop("value")
                 with torch.no_grad():
-                    maps[owner] = attention_weights(query, key, *mask)
+                    maps[owner] = attention_weights(**inputs)
 
-            handles.append(module.register_forward_pre_hook(record))
+            handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
     try:
         yield maps
     finally:

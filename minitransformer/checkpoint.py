@@ -7,7 +7,6 @@ Built in chapter 9.
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def save_checkpoint(
         FileNotFoundError: if the folder of `path` does not exist.
 
     Example:
-        >>> import torch
+        >>> import tempfile, torch
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_checkpoint(f"{folder}/a.safetensors", {"w": torch.ones(2)}, {"step": 3})
         ...     tensors, state = load_checkpoint(f"{folder}/a.safetensors")
@@ -48,20 +47,27 @@ def save_checkpoint(
     Built in chapter 9.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder of the checkpoint does not exist: {path.parent}")
+    check_folder(path)
     metadata = {"format": FORMAT, "state": json.dumps(state)}
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        temporary.touch()
+        permissions = temporary.stat().st_mode
         save_file(contiguous, temporary, metadata)
+        temporary.chmod(permissions)  # safetensors would keep the file from all but its owner
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise an error unless there is a folder for `path`: better now than after the training."""
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"the folder of the checkpoint does not exist: {Path(path).parent}")
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

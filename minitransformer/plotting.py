@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_attention", "plot_attention_grid", "plot_history", "use_book_style"]
+__all__ = [
+    "plot_attention",
+    "plot_attention_grid",
+    "plot_history",
+    "running_mean",
+    "use_book_style",
+]
 
 STYLE: dict[Any, Any] = {
     "figure.figsize": (5.0, 3.1),
@@ -109,14 +115,26 @@ def plot_attention_grid(
     return figure
 
 
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and those before it, `window` at most: a noisy curve, made readable.
+
+    Example:
+        >>> running_mean([4.0, 2.0, 0.0, 1.0], window=2)
+        [4.0, 3.0, 1.0, 0.5]
+    """
+    parts = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
+    return [sum(part) / len(part) for part in parts]
+
+
 def plot_history(
-    history: Sequence[dict[str, float]], *names: str, ax: "Axes | None" = None
+    history: Sequence[dict[str, float]], *names: str, window: int = 1, ax: "Axes | None" = None
 ) -> "Axes":
     """Draw named columns of a training history against the step.
 
     Args:
         history: rows with a "step" and other numbers, as `Trainer.fit` returns them.
         names: which numbers to draw; rows without them are passed over.
+        window: draw the running mean of so many rows, and the rows themselves faintly behind it.
         ax: where to draw; a new figure when left out.
 
     Returns:
@@ -127,15 +145,20 @@ def plot_history(
     """
     import matplotlib.pyplot as plt
 
+    for name in names:
+        if not any(name in row for row in history):
+            raise ValueError(f"no row of the history has {name!r}")
     if ax is None:
         _, ax = plt.subplots()
     for index, name in enumerate(names):
         points = [(row["step"], row[name]) for row in history if name in row]
-        if not points:
-            raise ValueError(f"no row of the history has {name!r}")
         dash = ("-", "--", "-.", ":")[index % 4]
         marker = "o" if len(points) < 30 else ""
-        ax.plot(*zip(*points, strict=True), dash, marker=marker, label=name.replace("_", " "))
+        steps, values = zip(*points, strict=True)
+        smooth = running_mean(values, window)
+        (line,) = ax.plot(steps, smooth, dash, marker=marker, label=name.replace("_", " "))
+        if window > 1:
+            ax.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
     ax.set_xlabel("step")
     if len(names) > 1:
         ax.legend()

@@ -294,4 +294,5 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> T
     if not rows:
         raise ValueError("rows must hold at least one row, got 0")
     length = max(map(len, rows))
-    return torch.tensor([[*row, *[pad_id] * (length - len(row))] for row in rows])
+    padded = [[*row, *[pad_id] * (length - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.int64)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import load_checkpoint, save_checkpoint
+from minitransformer.checkpoint import check_folder, load_checkpoint, save_checkpoint
 from minitransformer.data import Example, TextPair, collate, encode_pairs, epoch_batches
 from minitransformer.inference import translate
 from minitransformer.tokenization import Tokenizer
@@ -36,6 +36,9 @@ class Trainer:
         tgt_tokenizer: for the target side.
         config: how to train.
 
+    Raises:
+        ValueError: if there are no pairs.
+
     Built in chapter 9. Paper: section 5.
     """
 
@@ -47,6 +50,8 @@ class Trainer:
         tgt_tokenizer: Tokenizer,
         config: TrainingConfig,
     ) -> None:
+        if not pairs:
+            raise ValueError("pairs must hold at least 1 pair, got 0")
         self.model = model
         self.tokenizers = {"src": src_tokenizer, "tgt": tgt_tokenizer}
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
@@ -95,10 +100,13 @@ class Trainer:
             The history: per step its loss (nats), learning rate and gradient norm.
 
         Raises:
+            FileNotFoundError: if the folder of `checkpoint` does not exist.
             FloatingPointError: if the loss or a gradient is no longer finite.
         """
         from tqdm import tqdm
 
+        if checkpoint:
+            check_folder(checkpoint)
         until = self.config.steps if until is None else min(until, self.config.steps)
         cuda_devices = [self.device] if self.device.type == "cuda" else []
         bar = tqdm(initial=self.step, total=until, disable=not progress, unit="step")
@@ -124,7 +132,7 @@ class Trainer:
         batch = [part.to(self.device) for part in collate(examples, pad_id)]
         src, tgt_input, tgt_output = batch
         self.model.train()
-        torch.manual_seed(1_000_003 * config.seed + step)
+        torch.manual_seed(1_000_003 * config.seed + step)  # a prime: no two runs share a step's
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             logits = self.model(src, tgt_input)
         loss = label_smoothing_loss(
@@ -204,7 +212,8 @@ def rebuild(
     tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device | str
 ) -> tuple[Transformer, Tokenizer, Tokenizer]:
     """The model and tokenizers of a loaded checkpoint."""
-    model = Transformer(TransformerConfig(**state["model"])).to(device)
+    with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
+        model = Transformer(TransformerConfig(**state["model"])).to(device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])

@@ -164,6 +164,10 @@ class TrainingConfig:
             raise ValueError(
                 f"warmup_steps must be below steps, got {self.warmup_steps} and {self.steps}"
             )
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(
+                f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing}"
+            )
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"precision must be 'fp32' or 'bf16', got {self.precision!r}")
 

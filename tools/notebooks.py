@@ -12,6 +12,7 @@ code too. A command that fails says why and leaves the file as it was.
 
 import argparse
 import ast
+import base64
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +30,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
+from PIL import Image
 
 import repository
 
@@ -297,6 +300,8 @@ def tidy_outputs(outputs: list[NotebookNode], count: int) -> Iterator[NotebookNo
         if output.output_type != "stream":
             if "execution_count" in output:
                 output.execution_count = count
+            if "image/png" in output.get("data", ()):
+                output.data["image/png"] = small_png(output.data["image/png"])
             printed = None
         elif printed:
             printed.text = last_state(printed.text + output.text)
@@ -305,6 +310,17 @@ def tidy_outputs(outputs: list[NotebookNode], count: int) -> Iterator[NotebookNo
             printed = output
             output.text = last_state(output.text)
         yield output
+
+
+def small_png(encoded: str) -> str:
+    """The picture with a palette of 128 colours: a chart looks the same at a third of the size."""
+    with Image.open(BytesIO(base64.b64decode(encoded))) as picture:
+        if picture.mode == "P":
+            return encoded
+        palette = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    file = BytesIO()
+    palette.save(file, "png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def last_state(text: str) -> str:

@@ -1,0 +1,79 @@
+"""The chapters and the package are the same code, in both directions."""
+
+import ast
+import re
+
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from notebooks import CHAPTERS, PACKAGE, public_definitions, public_names, read
+from same_code import bare, defines_none, differing
+
+NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
+each_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def modules_of(chapter: int) -> list[ast.Module]:
+    """The modules whose docstring says that this chapter builds them."""
+    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob("*.py")]
+    built_here = re.compile(rf"Built in chapter {chapter}\b")
+    return [module for module in modules if built_here.search(ast.get_docstring(module) or "")]
+
+
+@each_chapter
+def test_chapter_defines_what_the_package_keeps(path):
+    assert differing(read(path), public_definitions()) == []
+
+
+@each_chapter
+def test_package_cells_define_something_public(path):
+    assert defines_none(read(path), public_definitions()) == []
+
+
+@each_chapter
+def test_chapter_names_all_that_its_modules_offer(path):
+    modules = modules_of(int(path.stem.split("_")[0]))
+    assert modules
+    said = set(re.findall(r"\w+", "\n".join(cell.source for cell in read(path).cells)))
+    assert [name for module in modules for name in public_names(module) if name not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("def f(x): return x", 'def f(x: int) -> int:\n    """Doc."""\n    return x'),
+        ("def f(x):\n    y = x\n    return y", "def f(x):\n    y: int = x\n    return y"),
+        ("def f(): pass", 'def f():\n    """Doc."""\n    pass'),
+        ("class A:\n    x: int = 1", 'class A:\n    """Doc."""\n    x: float = 1'),
+        ("class A:\n    def f(self): return 1", "class A:\n    def f(self) -> int: return 1"),
+        ("def f(): return 1  # why", "def f():\n    # because\n    return 1"),
+    ],
+)
+def test_same(here, there):
+    assert bare(here) == bare(there)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("def f(x): return x", "def f(x): return -x"),
+        ("def f(x): return x", "def f(x=1): return x"),
+        ("def f(x): return x", "@cache\ndef f(x): return x"),
+        ("class A:\n    x = 1", "class A:\n    x: int = 1"),
+        ("class A:\n    x: int", "class A:\n    y: int"),
+        ("class A: pass", "class A(B): pass"),
+        ("def f(x): return x", 'def f(x): return "Doc." and x'),
+    ],
+)
+def test_not_same(here, there):
+    assert bare(here) != bare(there)
+
+
+def test_drift_is_found_in_any_cell():
+    package = {"double": "def double(x):\n    return 2 * x", "Unit": "class Unit:\n    one = 1"}
+    agreed = new_code_cell(package["double"], metadata={"tags": ["package"]})
+    drifted = new_code_cell("class Unit:\n    one = 2", metadata={"tags": ["solution"]})
+    idle = new_code_cell("x = 1", metadata={"tags": ["package"]})
+
+    assert differing(new_notebook(cells=[agreed, drifted, idle]), package) == ["Unit"]
+    assert defines_none(new_notebook(cells=[agreed, drifted, idle]), package) == ["x = 1"]

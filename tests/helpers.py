@@ -1,0 +1,135 @@
+"""What several test modules share: inputs, small models, and the same layers made of torch.nn.
+
+No two axes of these inputs are equal, so that an axis taken for another cannot go unnoticed:
+b=2, s=7, t=5, h=3, d=12, e=4, f=20, v=29 (source) and 31 (target).
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from minitransformer import (
+    TextPair,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    WordTokenizer,
+    pad_rows,
+)
+
+SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]])
+TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]])
+TEXTS = ("a", "b c", "c a b", "d b", "b a d c", "c", "a d", "d c a", "c b a d", "d")
+PAIRS = [TextPair(text, text[::-1]) for text in TEXTS]
+LAYER = {"d_model": 12, "num_heads": 3, "d_ff": 20, "dropout": 0.0}
+
+
+def randn(*shape, seed=0, dtype=torch.float32, grad=False):
+    """Normal numbers that depend on the seed alone."""
+    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.to(dtype).requires_grad_(grad)
+
+
+def assert_same(actual, expected, tolerance=1e-5):
+    """Equal shapes and dtypes, and nowhere further apart than the tolerance."""
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def shaken(module, seed=1, scale=0.2):
+    """The module with every parameter moved, for zero biases and gains of 1 hide mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+    return module
+
+
+def small_config(**changes):
+    """A configuration with different sizes everywhere and no dropout."""
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "max_len": 16}
+    return TransformerConfig(29, 31, **(LAYER | sizes | changes))
+
+
+def small_model(**changes):
+    """A shaken model of `small_config`, always the same one."""
+    return shaken(Transformer(small_config(**changes), torch.Generator().manual_seed(0)))
+
+
+def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):
+    """A trainer for `PAIRS`, 1 to 4 letters to be written backwards; 3 batches an epoch."""
+    src, tgt = WordTokenizer.train(TEXTS), WordTokenizer.train(["e f", *TEXTS])
+    sizes = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 2}
+    sizes |= {"d_ff": 20, "max_len": 64, "norm_first": True} | (model_changes or {})
+    config = TransformerConfig(src.vocab_size, tgt.vocab_size, dropout=dropout, **sizes)
+    model = Transformer(config, torch.Generator().manual_seed(0))
+    settings = {"batch_size": 4, "warmup_steps": 2, "seed": 5} | settings
+    return Trainer(model, PAIRS, src, tgt, TrainingConfig(steps=steps, **settings))
+
+
+def torch_norm(ours):
+    """An nn.LayerNorm with our gain and bias."""
+    twin = nn.LayerNorm(ours.gain.numel(), eps=ours.eps)
+    twin.load_state_dict({"weight": ours.gain, "bias": ours.bias})
+    return twin
+
+
+def torch_attention(ours):
+    """An nn.MultiheadAttention with our weights. Its boolean masks have True = hidden."""
+    has_bias = ours.w_q.bias is not None
+    width = ours.w_q.in_features
+    twin = nn.MultiheadAttention(width, ours.num_heads, bias=has_bias, batch_first=True)
+    projections = (ours.w_q, ours.w_k, ours.w_v)
+    state = {
+        "in_proj_weight": torch.cat([linear.weight for linear in projections]),
+        "out_proj.weight": ours.w_o.weight,
+    }
+    if has_bias:
+        state["in_proj_bias"] = torch.cat([linear.bias for linear in projections])
+        state["out_proj.bias"] = ours.w_o.bias
+    twin.load_state_dict(state)
+    return twin
+
+
+def torch_layer(ours, kind, activation):
+    """An nn.TransformerEncoderLayer or nn.TransformerDecoderLayer with our weights."""
+    width, inner = ours.feed_forward.w_1.in_features, ours.feed_forward.w_1.out_features
+    twin = kind(
+        width,
+        ours.self_attention.num_heads,
+        inner,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
+        norm_first=ours.residual_1.norm_first,
+    )
+    twin.self_attn = torch_attention(ours.self_attention)
+    twin.linear1 = copy.deepcopy(ours.feed_forward.w_1)
+    twin.linear2 = copy.deepcopy(ours.feed_forward.w_2)
+    twin.norm1, twin.norm2 = torch_norm(ours.residual_1.norm), torch_norm(ours.residual_2.norm)
+    if kind is nn.TransformerDecoderLayer:
+        twin.multihead_attn = torch_attention(ours.cross_attention)
+        twin.norm3 = torch_norm(ours.residual_3.norm)
+    return twin
+
+
+def torch_transformer(ours, config):
+    """An nn.Transformer with the weights of our encoder and decoder.
+
+    nn.Transformer always ends each stack on a norm; the paper's post-norm stacks have none.
+    """
+    empty = {"custom_encoder": nn.Identity(), "custom_decoder": nn.Identity()}
+    twin = nn.Transformer(config.d_model, config.num_heads, batch_first=True, **empty)
+    for name, layer, stack in (
+        ("encoder", nn.TransformerEncoderLayer, nn.TransformerEncoder),
+        ("decoder", nn.TransformerDecoderLayer, nn.TransformerDecoder),
+    ):
+        our_stack = getattr(ours, name)
+        layers = [torch_layer(own, layer, config.activation) for own in our_stack.layers]
+        options = {"enable_nested_tensor": False} if name == "encoder" else {}
+        torch_stack = stack(layers[0], len(layers), **options)
+        torch_stack.layers = nn.ModuleList(layers)
+        torch_stack.norm = torch_norm(our_stack.norm) if config.norm_first else None
+        setattr(twin, name, torch_stack)  # not given to nn.Transformer: it draws new weights
+    return twin

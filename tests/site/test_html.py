@@ -1,0 +1,203 @@
+"""The built pages: complete, readable without the network, and without a dead link.
+
+`make test` builds them first; by hand, `make book` does.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+import repository
+from repository import ROOT
+
+SITE = ROOT / "_build" / "html"
+GENERATED = {"genindex.html", "search.html"}  # Sphinx writes them, without a title of their own
+
+LOADED = {
+    "audio": "src",
+    "embed": "src",
+    "iframe": "src",
+    "img": "src",
+    "link": "href",
+    "object": "data",
+    "script": "src",
+    "source": "src",
+    "video": "src",
+}
+
+
+def toc_pages() -> list[str]:
+    """The pages that `_toc.yml` lists, without a suffix."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(page["file"] for part in toc["parts"] for page in part["chapters"])]
+
+
+PAGES = [f"{page}.html" for page in toc_pages()]
+each_page = pytest.mark.parametrize("page", PAGES)
+each_chapter = pytest.mark.parametrize("page", [p for p in PAGES if p.startswith("chapters/")])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def built():
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no _build/html: run `make book` first", pytrace=False)
+
+
+@cache
+def soup(path: Path) -> BeautifulSoup:
+    """The page, parsed."""
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """What a link may point at inside the page."""
+    return {tag.get("id") or tag.get("name") for tag in soup(path).find_all(["a", True])}
+
+
+def is_external(address: str) -> bool:
+    """Whether the address leaves the site."""
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme in {"http", "https", "ftp"}
+
+
+def prose(path: Path) -> str:
+    """What a reader sees in the page's text, apart from code and formulas."""
+    article = BeautifulSoup(str(soup(path).article), "html.parser")
+    for tag in article.select("pre, code, script, style, svg, .math"):
+        tag.decompose()
+    return article.get_text(" ")
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+
+@each_page
+def test_page_is_there(page):
+    assert (SITE / page).exists()
+
+
+@each_page
+def test_page_has_one_title_and_a_language(page):
+    titles = soup(SITE / page).select("h1:not(#jb-print-docs-body *)")  # that one is for printing
+    assert len(titles) == 1
+    assert soup(SITE / page).html["lang"] == "en"
+
+
+@each_page
+def test_images_are_described(page):
+    assert [str(tag) for tag in soup(SITE / page).find_all("img") if not tag.get("alt")] == []
+
+
+@each_page
+def test_no_markup_is_left_in_the_text(page):
+    assert re.findall(r".{0,30}(?:\$|:::|\{\w+\}`|\*\*).{0,30}", prose(SITE / page)) == []
+
+
+# --- without the network ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(GENERATED)])
+def test_page_loads_nothing_from_elsewhere(page):
+    assert loaded_from_elsewhere(soup(SITE / page)) == []
+
+
+def loaded_from_elsewhere(page: BeautifulSoup) -> list[str]:
+    """What a browser would fetch from another site to show the page."""
+    loads = [
+        str(tag)
+        for name, attribute in LOADED.items()
+        for tag in page.find_all(name)
+        if is_external(tag.get(attribute, "")) and "canonical" not in tag.get("rel", ())
+    ]
+    styles = " ".join(tag.get_text() for tag in page.find_all("style"))
+    scripts = " ".join(tag.get_text() for tag in page.find_all("script"))
+    in_styles = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", styles)
+    in_scripts = re.findall(r"[\"']((?:https?:)?//[^\"']+\.(?:m?js|css|woff2?))", scripts)
+    return loads + in_styles + in_scripts
+
+
+def test_styles_load_nothing_from_elsewhere():
+    fetched = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//")
+    styles = [path for path in SITE.rglob("*.css") if fetched.search(path.read_text("utf-8"))]
+    assert styles == []
+
+
+@each_chapter
+def test_formulas_are_set_by_our_own_mathjax(page):
+    sources = [tag["src"] for tag in soup(SITE / page).find_all("script", src=True)]
+    mathjax = [source for source in sources if "mathjax" in source.lower()]
+    assert len(mathjax) == 1
+    assert (SITE / page).parent.joinpath(urlsplit(mathjax[0]).path).resolve().is_file()
+    assert list((SITE / "_static").rglob("mathjax/**/*.woff"))
+
+
+# --- links -----------------------------------------------------------------------------------
+
+
+@each_page
+def test_links_lead_somewhere(page):
+    assert dead_links(SITE / page) == []
+
+
+def dead_links(page: Path) -> list[str]:
+    """The addresses inside the site that nothing answers to."""
+    addresses = [
+        tag[attribute]
+        for attribute in ("href", "src")
+        for tag in soup(page).find_all(attrs={attribute: True})
+    ]
+    return [address for address in addresses if not leads_somewhere(page, address)]
+
+
+def leads_somewhere(page: Path, address: str) -> bool:
+    """Whether the address is outside, or a file of the site with the anchor it names."""
+    parts = urlsplit(address)
+    if is_external(address) or parts.scheme in {"data", "mailto", "javascript"}:
+        return True
+    target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    if not target.is_file() or SITE not in target.parents:
+        return False
+    return (
+        not parts.fragment or target.suffix != ".html" or unquote(parts.fragment) in anchors(target)
+    )
+
+
+@each_chapter
+def test_chapter_opens_in_colab(page):
+    notebook = f"{repository.slug()}/blob/{repository.branch()}/{page.removesuffix('.html')}.ipynb"
+    links = {tag["href"] for tag in soup(SITE / page).find_all("a", href=True)}
+    assert f"https://colab.research.google.com/github/{notebook}" in links
+
+
+# --- the checks check ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        '<script src="https://cdn.example.org/a.js"></script>',
+        '<script src="//cdn.example.org/a.js"></script>',
+        '<link rel="stylesheet" href="https://fonts.example.org/css">',
+        '<img src="https://img.example.org/badge.svg">',
+        "<style>@import 'https://fonts.example.org/a';</style>",
+        '<script>load("https://cdn.example.org/a.js")</script>',
+    ],
+)
+def test_what_is_loaded_from_elsewhere_is_found(markup):
+    assert loaded_from_elsewhere(BeautifulSoup(markup, "html.parser"))
+
+
+def test_links_to_elsewhere_are_allowed():
+    page = '<a href="https://example.org">x</a><script src="_static/a.js"></script>'
+    assert loaded_from_elsewhere(BeautifulSoup(page, "html.parser")) == []
+
+
+@pytest.mark.parametrize("address", ["nowhere.html", "#nowhere", "chapters/", "../../x.html"])
+def test_dead_link_is_found(address):
+    assert not leads_somewhere(SITE / "index.html", address)

@@ -1,0 +1,350 @@
+"""Attention equals its formula, in both backends, under every kind of mask."""
+
+import math
+
+import pytest
+import torch
+from helpers import SRC_IDS, TGT_IDS, assert_same, randn, small_model
+
+from minitransformer import (
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+    SelfAttention,
+    attention_weights,
+    causal_mask,
+    padding_mask,
+    record_attention,
+    scaled_dot_product_attention,
+)
+
+B, H, Q, K, E = 2, 3, 5, 7, 4
+PADDING = padding_mask(torch.tensor([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 0, 0, 0]]))
+RANDOM = randn(B, H, Q, K, seed=9) > 0
+EMPTY = RANDOM.clone()
+EMPTY[0, 1, 2] = EMPTY[1, :, 4] = False
+MASKS = {
+    "none": None,
+    "padding": PADDING,
+    "causal": causal_mask(Q, K),
+    "padding and causal": PADDING & causal_mask(Q, K),
+    "random": RANDOM | (torch.arange(K) == 3),
+    "empty rows": EMPTY,
+    "all empty": torch.zeros(Q, K, dtype=torch.bool),
+    "one for all queries": torch.arange(K) % 3 > 0,
+    "whole queries": torch.arange(Q)[:, None] != 2,
+    "a batch of one": RANDOM[:1, :1],
+}
+each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+each_backend = pytest.mark.parametrize("backend", ["reference", "sdpa"])
+
+
+def inputs(value_width=6, **options):
+    query, key = randn(B, H, Q, E, seed=1, **options), randn(B, H, K, E, seed=2, **options)
+    return query, key, randn(B, H, K, value_width, seed=3, **options)
+
+
+def attention_with_loops(query, key, value, mask):
+    """Equation 1, one number after another."""
+    query, key, value = (x.tolist() for x in (query, key, value))
+    open_keys = torch.ones(B, H, Q, K) if mask is None else mask.expand(B, H, Q, K)
+    output = torch.zeros(B, H, Q, len(value[0][0][0]))
+    for b in range(B):
+        for h in range(H):
+            for q in range(Q):
+                weights = {}
+                for k in range(K):
+                    if open_keys[b, h, q, k]:
+                        dot = sum(query[b][h][q][e] * key[b][h][k][e] for e in range(E))
+                        weights[k] = math.exp(dot / math.sqrt(E))
+                for k, weight in weights.items():
+                    for e, number in enumerate(value[b][h][k]):
+                        output[b, h, q, e] += weight / sum(weights.values()) * number
+    return output
+
+
+@each_mask
+@each_backend
+@pytest.mark.parametrize("value_width", [E, 6], ids=["e", "another width"])
+def test_vectorised_equals_loops(mask, backend, value_width):
+    query, key, value = inputs(value_width)
+    output = scaled_dot_product_attention(query, key, value, mask, backend=backend)
+    assert_same(output, attention_with_loops(query, key, value, mask))
+
+
+@each_mask
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    # bfloat16 keeps 8 bits: one rounding is up to 0.4 %, and the kernels round at other places.
+    [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)],
+    ids=["float32", "bfloat16"],
+)
+def test_sdpa_equals_reference_with_gradients(mask, dtype, tolerance):
+    results = []
+    for backend in ("reference", "sdpa"):
+        tensors = inputs(dtype=dtype, grad=True)
+        output = scaled_dot_product_attention(*tensors, mask, backend=backend)
+        weighting = randn(*output.shape, seed=4, dtype=dtype)
+        results.append([output, *torch.autograd.grad((output * weighting).sum(), tensors)])
+    for ours, fused in zip(*results, strict=True):
+        assert_same(fused, ours, tolerance)
+
+
+@each_backend
+@pytest.mark.parametrize("mask", [None, RANDOM], ids=["open", "masked"])
+@pytest.mark.parametrize("shape", [(B, 1), (1, H), (H,)], ids=str)
+def test_leading_axes_broadcast(backend, mask, shape):
+    query, (_, key, value) = randn(*shape, Q, E, seed=1), inputs()
+    output = scaled_dot_product_attention(query, key, value, mask, backend=backend)
+    assert_same(output, attention_with_loops(query.expand(B, H, Q, E), key, value, mask))
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["empty rows", "all empty"])
+def test_query_that_sees_nothing_gets_exact_zeros(backend, name):
+    mask = MASKS[name]
+    output = scaled_dot_product_attention(*inputs(), mask, backend=backend)
+    empty = ~mask.any(dim=-1).expand(B, H, Q)
+    assert (output[empty] == 0).all()
+    assert (output[~empty] != 0).all()
+
+
+@each_backend
+@pytest.mark.parametrize("name", ["empty rows", "all empty"])
+def test_query_that_sees_nothing_has_finite_gradients(backend, name):
+    tensors = inputs(grad=True)
+    scaled_dot_product_attention(*tensors, MASKS[name], backend=backend).square().sum().backward()
+    for tensor in tensors:
+        assert tensor.grad.isfinite().all()
+    assert (tensors[0].grad[1, :, 4] == 0).all()
+
+
+@each_mask
+def test_weights_are_a_distribution_over_allowed_keys(mask):
+    query, key, _ = inputs()
+    weights = attention_weights(query, key, mask)
+    mask = torch.ones(B, H, Q, K, dtype=torch.bool) if mask is None else mask.expand(B, H, Q, K)
+    assert weights.shape == (B, H, Q, K)
+    assert (weights[~mask] == 0).all()
+    assert (weights[mask] > 0).all()
+    assert_same(weights.sum(-1), mask.any(-1).float())
+
+
+@each_backend
+def test_large_scores_stay_finite(backend):
+    query, key, value = (1e4 * x for x in inputs())
+    assert scaled_dot_product_attention(query, key, value, EMPTY, backend=backend).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["none", "causal", "empty rows"])
+def test_gradient_equals_finite_differences(name):
+    shapes = ((H, Q, E), (H, K, E), (H, K, 2))
+    tensors = [randn(*shape, dtype=torch.float64, grad=True) for shape in shapes]
+    mask = EMPTY[1] if name == "empty rows" else MASKS[name]
+
+    def attention(query, key, value):
+        return scaled_dot_product_attention(query, key, value, mask, backend="reference")
+
+    assert torch.autograd.gradcheck(attention, tensors)
+
+
+@each_backend
+@pytest.mark.parametrize("mask", [None, RANDOM | (torch.arange(K) == 3)], ids=["open", "masked"])
+def test_dropout_zeroes_weights_and_scales_the_rest(backend, mask):
+    query, key, _ = inputs()
+    identity = torch.eye(K).expand(B, H, K, K)  # attention to it shows the weights themselves
+    kept = attention_weights(query, key, mask) / (1 - 0.25)
+    torch.manual_seed(0)
+    dropped = scaled_dot_product_attention(
+        query, key, identity, mask, dropout=0.25, backend=backend
+    )
+    gone = (dropped == 0) & (kept != 0)
+    assert 0.1 < gone.sum() / (kept != 0).sum() < 0.4
+    assert_same(dropped[~gone], kept[~gone])
+
+
+@each_backend
+def test_module_drops_out_only_while_training(backend):
+    attention = ScaledDotProductAttention(dropout=0.5, backend=backend)
+    tensors = inputs()
+    plain = scaled_dot_product_attention(*tensors, RANDOM)
+    assert not torch.allclose(attention.train()(*tensors, RANDOM), plain)
+    assert_same(attention.eval()(*tensors, RANDOM), plain)
+
+
+def test_module_shows_its_settings():
+    assert "dropout=0.5, backend='reference'" in repr(ScaledDotProductAttention(0.5, "reference"))
+
+
+# --- masks
+
+
+def test_causal_mask_of_a_square_is_the_lower_triangle():
+    expected = [[key <= query for key in range(Q)] for query in range(Q)]
+    assert causal_mask(Q).tolist() == expected
+    assert causal_mask(Q).dtype == torch.bool
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (1, 7), (3, 7), (6, 7), (7, 7)])
+def test_causal_mask_of_a_rectangle_is_the_end_of_the_square(num_queries, num_keys):
+    square = causal_mask(num_keys)
+    assert torch.equal(causal_mask(num_queries, num_keys), square[num_keys - num_queries :])
+
+
+def test_causal_mask_is_made_where_asked():
+    assert causal_mask(2, 3, device="meta").device.type == "meta"
+
+
+def test_more_queries_than_keys_are_refused():
+    with pytest.raises(ValueError, match="7 queries, 5 keys"):
+        causal_mask(7, 5)
+
+
+@pytest.mark.parametrize("pad_id", [0, 9])
+def test_padding_mask_is_false_exactly_at_padding(pad_id):
+    ids = torch.tensor([[4, 9, 0], [9, 9, 5]])
+    mask = padding_mask(ids, pad_id)
+    assert mask.shape == (2, 1, 1, 3)
+    assert mask.flatten(1).tolist() == [[i != pad_id for i in row] for row in ids.tolist()]
+
+
+def test_padding_mask_needs_a_batch():
+    with pytest.raises(ValueError, match=r"ids must have shape \(b, k\), got \(3,\)"):
+        padding_mask(torch.tensor([1, 2, 3]))
+
+
+# --- bad input
+
+
+@each_backend
+def test_query_and_key_of_different_widths_are_refused(backend):
+    query, key, value = inputs()
+    with pytest.raises(ValueError, match="same width, got 3 and 4"):
+        scaled_dot_product_attention(query[..., :3], key, value, backend=backend)
+
+
+@each_backend
+def test_key_and_value_of_different_lengths_are_refused(backend):
+    query, key, value = inputs()
+    with pytest.raises(ValueError, match="as many positions, got 7 and 6"):
+        scaled_dot_product_attention(query, key, value[..., :6, :], backend=backend)
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_mask_that_is_not_boolean_is_refused(backend, dtype):
+    with pytest.raises(TypeError, match=rf"mask must be boolean .* got {dtype}"):
+        scaled_dot_product_attention(*inputs(), RANDOM.to(dtype), backend=backend)
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "shape", [(K, Q), (Q, K - 1), (B, Q, K), (H, B, Q, K), (1, B, H, Q, K)], ids=str
+)
+def test_mask_that_does_not_broadcast_is_refused(backend, shape):
+    message = rf"mask of shape \({', '.join(map(str, shape))}\) .* scores of shape \(2, 3, 5, 7\)"
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(*inputs(), torch.ones(shape) > 0, backend=backend)
+
+
+def test_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="'reference' or 'sdpa', got 'flash'"):
+        scaled_dot_product_attention(*inputs(), backend="flash")
+
+
+# --- one head
+
+
+@pytest.mark.parametrize(("d_k", "width"), [(4, 4), (None, 12)])
+def test_self_attention_is_the_formula_on_three_projections(d_k, width):
+    head, x, mask = SelfAttention(12, d_k), randn(B, Q, 12), causal_mask(Q)
+    output, weights = head(x, mask)
+    query, key, value = (x @ linear.weight.T for linear in (head.w_q, head.w_k, head.w_v))
+    scores = (query @ key.transpose(1, 2) / math.sqrt(width)).masked_fill(~mask, -math.inf)
+    assert_same(weights, scores.softmax(-1))
+    assert_same(output, scores.softmax(-1) @ value)
+    assert output.shape == (B, Q, width)
+
+
+# --- recording
+
+
+def test_recording_a_model_names_every_attention():
+    model = small_model()
+    with record_attention(model) as maps:
+        model(SRC_IDS, TGT_IDS)
+    encoder = {f"encoder.layers.{i}.self_attention": (2, 3, 7, 7) for i in range(2)}
+    decoder = {f"decoder.layers.{i}.self_attention": (2, 3, 5, 5) for i in range(3)}
+    crossed = {f"decoder.layers.{i}.cross_attention": (2, 3, 5, 7) for i in range(3)}
+    shapes = {name: tuple(weights.shape) for name, weights in maps.items()}
+    assert shapes == encoder | decoder | crossed
+    for weights in maps.values():
+        assert_same(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert not weights.requires_grad
+
+
+def test_recorded_weights_respect_the_masks():
+    model = small_model()
+    with record_attention(model) as maps:
+        model(SRC_IDS, TGT_IDS)
+    for name, weights in maps.items():
+        if "decoder" in name and "self" in name:
+            assert (weights[..., ~causal_mask(5)] == 0).all()
+        else:
+            assert (weights[1, ..., 4:] == 0).all()
+            assert (weights[1, ..., :4] > 0).all()
+
+
+def test_recorded_weights_are_those_of_the_formula():
+    attention = MultiHeadAttention(12, 3)
+    query, memory = randn(B, Q, 12), randn(B, K, 12, seed=1)
+    with record_attention(attention) as maps:
+        output = attention(query, memory, memory, PADDING)
+    heads = [
+        attention.w_q(query).unflatten(-1, (H, E)).transpose(1, 2),
+        attention.w_k(memory).unflatten(-1, (H, E)).transpose(1, 2),
+    ]
+    assert_same(maps[""], attention_weights(*heads, PADDING))
+    values = attention.w_v(memory).unflatten(-1, (H, E)).transpose(1, 2)
+    assert_same(output, attention.w_o((maps[""] @ values).transpose(1, 2).flatten(-2)))
+
+
+@pytest.mark.parametrize("unnamed", range(5))
+def test_inputs_given_by_name_are_recorded_too(unnamed):
+    names = ("query", "key", "value", "mask")
+    tensors = [*inputs(), RANDOM]
+    named = dict(zip(names[unnamed:], tensors[unnamed:], strict=True))
+    with record_attention(attention := ScaledDotProductAttention()) as maps:
+        attention(*tensors[:unnamed], **named)
+    assert_same(maps[""], attention_weights(*tensors[:2], RANDOM))
+
+
+def test_recording_changes_no_output_and_keeps_the_last_call():
+    model = small_model()
+    plain = model(SRC_IDS, TGT_IDS)
+    with record_attention(model) as maps:
+        model(SRC_IDS[:, :3], TGT_IDS[:, :2])
+        recorded = model(SRC_IDS, TGT_IDS)
+    assert torch.equal(recorded, plain)
+    assert maps["decoder.layers.0.cross_attention"].shape == (2, 3, 5, 7)
+
+
+def record_and_fail(model):
+    with record_attention(model) as maps:
+        model(SRC_IDS, TGT_IDS)
+        raise KeyError(maps)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_recording_ends_with_its_block(fails):
+    model = small_model()
+    if fails:
+        with pytest.raises(KeyError) as caught:
+            record_and_fail(model)
+        maps = caught.value.args[0]
+    else:
+        with record_attention(model) as maps:
+            model(SRC_IDS, TGT_IDS)
+    assert len(maps) == 8
+    maps.clear()
+    model(SRC_IDS, TGT_IDS)
+    assert maps == {}

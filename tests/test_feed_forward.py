@@ -1,0 +1,60 @@
+"""The feed-forward network is equation 2, at each position alone."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_same, randn, shaken
+
+from minitransformer import FeedForward
+
+
+def gelu(x):
+    """x times the share of a normal distribution below x."""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("relu", lambda x: x.clamp(min=0)), ("gelu", gelu)]
+)
+def test_equals_the_formula(name, activation):
+    ffn, x = shaken(FeedForward(12, 20, activation=name)), randn(2, 5, 12)
+    inner = activation(x @ ffn.w_1.weight.T + ffn.w_1.bias)
+    assert_same(ffn(x), inner @ ffn.w_2.weight.T + ffn.w_2.bias)
+
+
+def test_relu_is_the_default():
+    ffn, relu = FeedForward(12, 20), FeedForward(12, 20, activation="relu")
+    relu.load_state_dict(ffn.state_dict())
+    assert torch.equal(ffn(randn(5, 12)), relu(randn(5, 12)))
+
+
+def test_each_position_is_on_its_own():
+    ffn, x = FeedForward(12, 20), randn(2, 5, 12)
+    for b in range(2):
+        for q in range(5):
+            assert_same(ffn(x)[b, q], ffn(x[b, q]))
+
+
+def test_drops_inner_units_only_while_training():
+    ffn, x = FeedForward(12, 20, dropout=0.5), randn(2, 5, 12)
+    with torch.no_grad():
+        ffn.w_1.weight.zero_()
+        ffn.w_1.bias.fill_(1.0)  # every inner unit is 1, dropped 0 or kept 2
+        ffn.w_2.weight.zero_()
+        ffn.w_2.weight[0] = 1.0
+        ffn.w_2.bias.zero_()
+    assert (ffn.eval()(x)[..., 0] == 20).all()
+    counts = ffn.train()(x)[..., 0]
+    assert set(counts.flatten().tolist()) <= set(range(0, 41, 2))
+    assert len(counts.unique()) > 1
+
+
+def test_parameters_are_two_matrices_and_their_biases():
+    count = sum(parameter.numel() for parameter in FeedForward(12, 20).parameters())
+    assert count == 2 * 12 * 20 + 20 + 12
+
+
+def test_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match=r"one of \['gelu', 'relu'\], got 'swish'"):
+        FeedForward(12, 20, activation="swish")

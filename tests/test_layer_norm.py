@@ -1,0 +1,94 @@
+"""Layer norm equals torch's and its formula; the residual connection has two orders."""
+
+import math
+
+import pytest
+import torch
+from helpers import assert_same, randn, shaken, torch_norm
+from torch import nn
+
+from minitransformer import LayerNorm, ResidualConnection, layer_norm
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e2])  # at 1e-3 it matters where ε stands
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def test_module_and_function_equal_torch_with_gradients(scale, eps):
+    ours = shaken(LayerNorm(12, eps))
+    torchs = torch_norm(ours)
+    results = []
+    for norm in (torchs, ours, lambda x: layer_norm(x, ours.gain, ours.bias, eps)):
+        x = (scale * (randn(2, 5, 12) + 1)).requires_grad_()
+        output = norm(x)
+        (output * randn(2, 5, 12, seed=4)).sum().backward()
+        results.append((output, scale * x.grad))
+    for output, gradient in results[1:]:
+        assert_same(output, results[0][0])
+        assert_same(gradient, results[0][1])
+
+
+def test_equals_the_formula_in_plain_numbers():
+    row, gain, bias = [1.0, 2.0, 4.0, 9.0], [0.5, 2.0, 1.0, -1.0], [0.1, 0.0, -0.3, 2.0]
+    mean = sum(row) / 4
+    variance = sum((number - mean) ** 2 for number in row) / 4
+    expected = [
+        g * (number - mean) / math.sqrt(variance + 0.25) + b
+        for number, g, b in zip(row, gain, bias, strict=True)
+    ]
+    output = layer_norm(torch.tensor(row), torch.tensor(gain), torch.tensor(bias), eps=0.25)
+    assert_same(output, torch.tensor(expected))
+
+
+def test_positions_do_not_mix():
+    norm, x = shaken(LayerNorm(12)), randn(2, 5, 12)
+    changed = x.clone()
+    changed[0, 3] += randn(12, seed=1)
+    same = torch.ones(2, 5, dtype=torch.bool)
+    same[0, 3] = False
+    assert torch.equal(norm(x)[same], norm(changed)[same])
+    assert not torch.allclose(norm(x)[0, 3], norm(changed)[0, 3])
+
+
+def test_constant_row_becomes_the_bias():
+    norm = shaken(LayerNorm(12))
+    assert_same(norm(torch.full((3, 12), 7.0)), norm.bias.expand(3, 12))
+
+
+def test_new_norm_has_gain_one_and_bias_zero():
+    assert torch.equal(LayerNorm(12).gain, torch.ones(12))
+    assert torch.equal(LayerNorm(12).bias, torch.zeros(12))
+
+
+def test_gradient_equals_finite_differences():
+    x, gain, bias = (
+        randn(*shape, seed=seed, dtype=torch.float64, grad=True)
+        for seed, shape in enumerate([(2, 5, 3), (3,), (3,)])
+    )
+    assert torch.autograd.gradcheck(layer_norm, (x, gain, bias))
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_residual_connection_has_its_order(norm_first):
+    residual = shaken(ResidualConnection(12, norm_first=norm_first))
+    sublayer, x = nn.Linear(12, 12), randn(2, 5, 12)
+    norm = torch_norm(residual.norm)
+    expected = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
+    assert_same(residual(x, sublayer), expected)
+
+
+def test_dropout_zeroes_what_the_sublayer_adds_but_never_x():
+    residual = ResidualConnection(12, dropout=0.5, norm_first=True)
+    x = randn(2, 5, 12)
+    torch.manual_seed(0)
+    added = residual(x, lambda x: torch.full_like(x, 3.0)) - x
+    assert set(added.round(decimals=3).flatten().tolist()) == {0.0, 6.0}
+    assert_same(residual.eval()(x, lambda x: torch.full_like(x, 3.0)), x + 3.0)
+
+
+def test_dropout_comes_before_the_norm_in_post_norm():
+    residual, sums = ResidualConnection(12, dropout=0.5), []
+    residual.norm.register_forward_pre_hook(lambda _, args: sums.append(args[0]))
+    x = randn(2, 5, 12)
+    torch.manual_seed(0)
+    output = residual(x, lambda x: torch.full_like(x, 3.0))
+    assert set((sums[0] - x).round(decimals=3).flatten().tolist()) == {0.0, 6.0}
+    assert_same(output, residual.norm(sums[0]))

@@ -1,0 +1,136 @@
+"""Figures show what they are given, in one style, and only when asked to."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from helpers import randn
+
+from minitransformer import (
+    plot_attention,
+    plot_attention_grid,
+    plot_history,
+    use_book_style,
+)
+
+WEIGHTS = randn(3, 5, 7).softmax(-1)
+QUERIES, KEYS = list("ABCDE"), list("stuvwxy")
+HISTORY = [{"step": step, "loss": 5.0 / step, "learning_rate": step / 100} for step in range(1, 41)]
+HISTORY[9]["exact_match"] = 0.25
+HISTORY[39]["exact_match"] = 0.75
+
+
+@pytest.fixture(autouse=True)
+def _own_style_and_no_figure_left():
+    with mpl.rc_context():
+        yield
+        plt.close("all")
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def test_attention_is_drawn_queries_down_and_keys_across():
+    ax = plot_attention(WEIGHTS[0], QUERIES, KEYS, title="head 0")
+    (image,) = ax.get_images()
+    assert torch.equal(torch.tensor(image.get_array()), WEIGHTS[0])
+    assert image.get_clim() == (0.0, 1.0)
+    assert texts(ax.get_yticklabels()) == QUERIES
+    assert texts(ax.get_xticklabels()) == KEYS
+    assert ax.get_title() == "head 0"
+    assert texts(ax.texts) == []
+    ax.figure.canvas.draw()
+
+
+def test_values_are_written_into_their_cells_and_can_be_read():
+    ax = plot_attention(torch.tensor([[0.25, 0.75, 0.0]]), ["A"], ["s", "t", "u"], show_values=True)
+    written = {(t.get_position(), t.get_text(), t.get_color()) for t in ax.texts}
+    assert written == {
+        ((0, 0), "0.25", "white"),
+        ((1, 0), "0.75", "black"),
+        ((2, 0), "0.00", "white"),
+    }
+
+
+def test_given_axes_are_drawn_on():
+    _, (left, right) = plt.subplots(1, 2)
+    assert plot_attention(WEIGHTS[0], QUERIES, KEYS, ax=right) is right
+    assert plot_history(HISTORY, "loss", ax=left) is left
+    assert len(plt.get_fignums()) == 1
+
+
+def test_weights_with_gradients_and_few_bits_can_be_drawn():
+    weights = WEIGHTS[0].bfloat16().requires_grad_()
+    (image,) = plot_attention(weights, QUERIES, KEYS).get_images()
+    assert image.get_array().dtype == "float32"
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(KEYS, QUERIES), (QUERIES, KEYS[:6]), ([], KEYS)])
+def test_labels_that_do_not_fit_are_refused(queries, keys):
+    message = rf"weights \(5, 7\) .* got {len(queries)} and {len(keys)}"
+    with pytest.raises(ValueError, match=message):
+        plot_attention(WEIGHTS[0], queries, keys)
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(("columns", "shape"), [(1, (3, 1)), (2, (2, 2)), (3, (1, 3))])
+def test_grid_has_a_picture_for_each_head(columns, shape):
+    figure = plot_attention_grid(WEIGHTS, QUERIES, KEYS, columns=columns)
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    assert figure.axes[0].get_gridspec().get_geometry() == shape
+    assert [ax.get_title() for ax in shown] == ["head 0", "head 1", "head 2"]
+    for head, ax in enumerate(shown):
+        (image,) = ax.get_images()
+        assert torch.equal(torch.tensor(image.get_array()), WEIGHTS[head])
+    figure.canvas.draw()
+
+
+def test_history_is_drawn_against_the_step():
+    ax = plot_history(HISTORY, "loss", "exact_match")
+    loss, exact_match = ax.get_lines()
+    assert loss.get_xydata().tolist() == [[row["step"], row["loss"]] for row in HISTORY]
+    assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
+    assert loss.get_linestyle() != exact_match.get_linestyle()  # never colour alone
+    assert texts(ax.get_legend().get_texts()) == ["loss", "exact match"]
+    assert ax.get_xlabel() == "step"
+
+
+def test_single_curve_is_named_on_its_axis():
+    ax = plot_history(HISTORY, "learning_rate")
+    assert ax.get_ylabel() == "learning rate"
+    assert ax.get_legend() is None
+
+
+def test_window_smooths_the_curve_and_keeps_the_rows_behind_it():
+    smooth, rows = plot_history(HISTORY, "loss", window=4).get_lines()
+    for index, mean in enumerate(smooth.get_ydata()):
+        part = [row["loss"] for row in HISTORY[max(0, index - 3) : index + 1]]
+        assert mean == pytest.approx(sum(part) / len(part))
+    assert rows.get_ydata().tolist() == [row["loss"] for row in HISTORY]
+    assert rows.get_alpha() < 0.5
+    assert rows.get_color() == smooth.get_color()
+
+
+@pytest.mark.parametrize("history", [HISTORY, []])
+def test_missing_column_is_refused_and_leaves_no_empty_figure(history):
+    with pytest.raises(ValueError, match="no row of the history has 'accuracy'"):
+        plot_history(history, "accuracy")
+    assert plt.get_fignums() == []
+
+
+def test_book_style_is_used_when_asked_for():
+    use_book_style()
+    assert mpl.rcParams["image.cmap"] == "cividis"
+    assert mpl.rcParams["figure.facecolor"] == "white"
+    ax = plot_history(HISTORY, "loss", "learning_rate")
+    assert len({line.get_color() for line in ax.get_lines()}) == 2
+    assert not ax.spines["top"].get_visible()
+    assert plot_attention(WEIGHTS[0], QUERIES, KEYS).get_images()[0].get_cmap().name == "cividis"
+
+
+def test_drawing_changes_no_setting():
+    before = dict(mpl.rcParams)
+    plot_attention_grid(WEIGHTS, QUERIES, KEYS)
+    plot_history(HISTORY, "loss", "exact_match", window=3)
+    assert dict(mpl.rcParams) == before

@@ -1,0 +1,433 @@
+"""Training learns, repeats itself exactly, and ends the same whether or not it was stopped."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import PAIRS, TEXTS, assert_same, copying_trainer
+
+from minitransformer import (
+    BPETokenizer,
+    TextPair,
+    Trainer,
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    WordTokenizer,
+    collate,
+    exact_match,
+    label_smoothing_loss,
+    load_checkpoint,
+    load_translator,
+    translate,
+)
+
+
+def weights(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+def assert_same_checkpoints(path, other, *, but=()):
+    """Every weight, optimiser moment, history row and setting is the same, to the last bit."""
+    (tensors, state), (other_tensors, other_state) = load_checkpoint(path), load_checkpoint(other)
+    assert {key: state[key] for key in state if key not in but} == {
+        key: other_state[key] for key in other_state if key not in but
+    }
+    assert tensors.keys() == other_tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, other_tensors[name]), name
+
+
+# --- it learns
+
+
+def test_loss_falls_and_the_pairs_are_learned_by_heart(trained):
+    losses = [row["loss"] for row in trained.history]
+    assert losses[0] > 1.5
+    assert sum(losses[-10:]) / 10 < losses[0] / 2
+    assert exact_match(trained.model, PAIRS, *trained.tokenizers.values()) == 1.0
+
+
+def test_paper_schedule_learns_too():
+    trainer = copying_trainer(60, dropout=0.0, peak_learning_rate=None, warmup_steps=40)
+    history = trainer.fit(progress=False)
+    assert history[-1]["loss"] < history[0]["loss"] - 0.5
+
+
+def test_bfloat16_learns():
+    trainer = copying_trainer(60, dropout=0.0, peak_learning_rate=1e-2, precision="bf16")
+    dtypes = []
+    trainer.model.output_projection.register_forward_hook(
+        lambda _, __, logits: dtypes.append(logits.dtype)
+    )
+    history = trainer.fit(progress=False)
+    assert set(dtypes) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
+    assert history[-1]["loss"] < history[0]["loss"] - 0.5
+    plain = copying_trainer(60, dropout=0.0, peak_learning_rate=1e-2).fit(1, progress=False)
+    assert history[0]["loss"] == pytest.approx(plain[0]["loss"], rel=0.02)
+    assert history[0]["loss"] != plain[0]["loss"]
+
+
+def test_training_works_on_bytes_too():
+    src, tgt = BPETokenizer.train(TEXTS, 3), BPETokenizer.train(TEXTS, 2)
+    config = TransformerConfig(src.vocab_size, tgt.vocab_size, 12, 3, 1, 1, 20)
+    model = Transformer(config, torch.Generator().manual_seed(0))
+    settings = TrainingConfig(steps=20, warmup_steps=2, batch_size=4, peak_learning_rate=1e-2)
+    history = Trainer(model, PAIRS, src, tgt, settings).fit(progress=False)
+    assert history[-1]["loss"] < history[0]["loss"] - 1
+
+
+# --- resume = never stopped
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_resuming_equals_never_stopping(tmp_path, stop, precision):
+    straight = copying_trainer(6, precision=precision)
+    straight.fit(checkpoint=tmp_path / "straight", progress=False)
+
+    copying_trainer(6, precision=precision).fit(
+        stop, checkpoint=tmp_path / "stopped", progress=False
+    )
+    torch.manual_seed(99)
+    resumed = Trainer.resume(tmp_path / "stopped", PAIRS)
+    assert resumed.step == stop
+    resumed.fit(checkpoint=tmp_path / "resumed", progress=False)
+    assert_same_checkpoints(tmp_path / "resumed", tmp_path / "straight")
+    assert len(load_checkpoint(tmp_path / "resumed")[1]["history"]) == 6
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_output": False}, {"norm_first": False}], ids=str)
+def test_saving_does_not_disturb_and_resuming_is_saving_the_same(tmp_path, changes):
+    trainer = copying_trainer(6, model_changes=changes)
+    for name in ("unstarted", "3 steps"):
+        trainer.save(tmp_path / name)
+        Trainer.resume(tmp_path / name, PAIRS).save(tmp_path / "again")
+        assert_same_checkpoints(tmp_path / "again", tmp_path / name)
+        trainer.fit(3, progress=False)
+    trainer.fit(progress=False, checkpoint=tmp_path / "saved often", checkpoint_every=1)
+    straight = copying_trainer(6, model_changes=changes)
+    straight.fit(progress=False, checkpoint=tmp_path / "saved once", checkpoint_every=1000)
+    assert_same_checkpoints(tmp_path / "saved often", tmp_path / "saved once")
+
+
+def test_parts_of_a_run_equal_the_run(tmp_path):
+    straight, parts = copying_trainer(6), copying_trainer(6)
+    straight.fit(progress=False)
+    for until in (1, 4, 4, 2, 99, None):
+        history = parts.fit(until, progress=False)
+        assert parts.step == len(history) == min(until or 6, 6) or until == 2
+    assert parts.history == straight.history
+    for name, weight in weights(straight).items():
+        assert torch.equal(weight, weights(parts)[name]), name
+
+
+KILLED = """
+import sys, time
+import torch
+from helpers import copying_trainer
+
+torch.set_num_threads(1)
+copying_trainer(30).fit(
+    checkpoint=sys.argv[1],
+    checkpoint_every=1,
+    evaluate=lambda: time.sleep(0.05) or {},
+    evaluate_every=1,
+    progress=False,
+)
+"""
+
+
+def test_killed_run_goes_on_to_the_same_end(tmp_path):
+    path = tmp_path / "killed"
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parent, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not path.exists() and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)  # somewhere in the middle of a later step
+    child.send_signal(signal.SIGKILL)
+    assert child.wait(10) == -signal.SIGKILL
+
+    resumed = Trainer.resume(path, PAIRS)
+    assert 1 <= resumed.step < 30
+    resumed.fit(checkpoint=path, progress=False)
+    copying_trainer(30).fit(checkpoint=tmp_path / "straight", progress=False)
+    assert_same_checkpoints(path, tmp_path / "straight")
+
+
+# --- randomness
+
+
+def test_training_neither_reads_nor_moves_the_global_generator():
+    results = []
+    for seed in (1, 2):
+        trainer = copying_trainer(6)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        trainer.fit(progress=False)
+        assert torch.equal(torch.get_rng_state(), before)
+        results.append((trainer.history, weights(trainer)))
+    assert results[0][0] == results[1][0]
+    for name, weight in results[0][1].items():
+        assert torch.equal(weight, results[1][1][name]), name
+
+
+def test_seed_changes_dropout_and_order():
+    def losses(seed, dropout):
+        trainer = copying_trainer(6, seed=seed, dropout=dropout, peak_learning_rate=1e-6)
+        return [row["loss"] for row in trainer.fit(progress=False)]
+
+    assert losses(1, 0.0) == losses(1, 0.0)
+    assert losses(1, 0.0) != losses(2, 0.0)  # other batches
+    assert losses(1, 0.0) != losses(1, 0.3)  # dropout acts
+
+
+def test_dropout_differs_from_step_to_step():
+    trainer = copying_trainer(6, peak_learning_rate=1e-12)
+    batch = trainer.examples[:4]
+    losses = {trainer.train_step(batch)["loss"] for _ in range(3)}
+    assert len(losses) == 3
+
+
+def test_every_epoch_shows_every_example_once(monkeypatch):
+    trainer, seen = copying_trainer(9), []
+    train_step = trainer.train_step
+    monkeypatch.setattr(
+        trainer, "train_step", lambda batch: seen.append(batch) or train_step(batch)
+    )
+    trainer.fit(progress=False)
+    epochs = [[*seen[i], *seen[i + 1], *seen[i + 2]] for i in (0, 3, 6)]
+    for epoch in epochs:
+        assert sorted(epoch) == sorted(trainer.examples)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+# --- one step
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_reported_loss_is_the_smoothed_loss_of_the_batch(smoothing):
+    trainer = copying_trainer(6, dropout=0.0, label_smoothing=smoothing)
+    batch = collate(trainer.examples[:4])
+    logits = trainer.model(batch.src, batch.tgt_input)
+    expected = label_smoothing_loss(logits, batch.tgt_output, smoothing=smoothing)
+    assert trainer.train_step(trainer.examples[:4])["loss"] == pytest.approx(expected.item())
+
+
+def test_first_update_moves_weights_by_the_learning_rate():
+    """Adam's first step is the learning rate, whatever the size of the gradient."""
+    trainer = copying_trainer(6, dropout=0.0, peak_learning_rate=4e-3)
+    before = weights(trainer)
+    row = trainer.fit(1, progress=False)[0]
+    assert row["learning_rate"] == trainer.config.learning_rate(1, 12) == 2e-3
+    moved = torch.cat([(before[name] - w).flatten() for name, w in weights(trainer).items()])
+    assert moved.abs().max().item() == pytest.approx(2e-3, rel=1e-3)
+
+
+def test_update_is_adam_with_the_papers_settings():
+    trainer, twin = (copying_trainer(6, dropout=0.0, max_gradient_norm=1e9) for _ in range(2))
+    first, second = {}, {}
+    for step in range(1, 4):
+        batch = trainer.examples[step : step + 4]
+        trainer.train_step(batch)
+        rate = trainer.config.learning_rate(step, 12)
+        gradients = {name: p.grad.double() for name, p in trainer.model.named_parameters()}
+        for name, parameter in twin.model.named_parameters():
+            gradient = gradients[name]
+            first[name] = 0.9 * first.get(name, 0) + 0.1 * gradient
+            second[name] = 0.98 * second.get(name, 0) + 0.02 * gradient**2
+            mean = first[name] / (1 - 0.9**step)
+            size = (second[name] / (1 - 0.98**step)).sqrt() + 1e-9
+            parameter.data -= (rate * mean / size).float()
+    for name, weight in weights(twin).items():
+        if not name.endswith("w_k.bias"):  # softmax does not see it: its gradient is rounding
+            assert_same(weights(trainer)[name], weight, 1e-4)
+
+
+def gradient_norm(trainer):
+    return sum(p.grad.double().square().sum() for p in trainer.model.parameters()).sqrt().item()
+
+
+def test_long_gradients_are_clipped_to_the_limit():
+    loose, tight = (
+        copying_trainer(6, max_gradient_norm=1e9),
+        copying_trainer(6, max_gradient_norm=0.01),
+    )
+    long, short = (trainer.train_step(trainer.examples[:4]) for trainer in (loose, tight))
+    assert long["gradient_norm"] == short["gradient_norm"] > 0.1
+    assert gradient_norm(loose) == pytest.approx(long["gradient_norm"], rel=1e-4)
+    assert gradient_norm(tight) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_gradients_do_not_pile_up():
+    trainer = copying_trainer(6, dropout=0.0, peak_learning_rate=1e-12, max_gradient_norm=1e9)
+    norms = [trainer.train_step(trainer.examples[:4])["gradient_norm"] for _ in range(3)]
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
+
+
+@pytest.mark.parametrize("finished", [0, 2])
+def test_infinite_loss_stops_training_and_names_the_step(finished):
+    trainer = copying_trainer(6, peak_learning_rate=3e-3)
+    trainer.fit(finished, progress=False)
+    with torch.no_grad():
+        trainer.model.decoder.norm.bias[0] = torch.inf
+    before = weights(trainer)
+    message = f"step {finished + 1}: loss (nan|inf), gradient norm nan, at learning rate 0.00"
+    with pytest.raises(FloatingPointError, match=message):
+        trainer.fit(progress=False)
+    assert trainer.step == len(trainer.history) == finished
+    for name, weight in weights(trainer).items():
+        assert torch.equal(weight, before[name]), name
+
+
+def test_infinite_gradient_stops_training():
+    trainer = copying_trainer(6)
+    trainer.model.src_embedding.weight.register_hook(lambda gradient: gradient * torch.inf)
+    with pytest.raises(FloatingPointError, match=r"step 1: loss \d\.\d+, gradient norm nan"):
+        trainer.fit(progress=False)
+
+
+# --- progress, evaluation, saving
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_is_shown_only_when_asked_for(capfd, progress):
+    copying_trainer(6).fit(progress=progress)
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert ("6/6" in printed.err) == progress
+    if not progress:
+        assert printed.err == ""
+
+
+def test_history_has_a_row_per_step():
+    trainer = copying_trainer(6)
+    history = trainer.fit(progress=False)
+    assert history is trainer.history
+    assert [row["step"] for row in history] == [1, 2, 3, 4, 5, 6]
+    for row in history:
+        assert row.keys() == {"step", "loss", "learning_rate", "gradient_norm"}
+        assert row["learning_rate"] == trainer.config.learning_rate(row["step"], 12)
+
+
+def test_evaluation_comes_at_its_steps_and_at_the_end():
+    trainer, at = copying_trainer(20), []
+
+    def evaluate():
+        at.append(trainer.step)
+        trainer.model.eval()  # training must not depend on the mode this leaves
+        return {"steps_so_far": trainer.step}
+
+    modes = []
+    trainer.model.register_forward_pre_hook(lambda model, _: modes.append(model.training))
+    trainer.fit(8, evaluate=evaluate, evaluate_every=3, progress=False)
+    assert at == [3, 6, 8]
+    assert [row.get("steps_so_far") for row in trainer.history] == [
+        *[None] * 2,
+        3,
+        None,
+        None,
+        6,
+        None,
+        8,
+    ]
+    assert modes == [True] * 8
+
+
+def test_evaluating_does_not_change_training():
+    plain, watched = copying_trainer(6), copying_trainer(6)
+    plain.fit(progress=False)
+
+    def evaluate():
+        torch.rand(3)
+        share = exact_match(watched.model, PAIRS, *watched.tokenizers.values())
+        assert watched.model.training
+        return {"exact_match": share}
+
+    watched.fit(evaluate=evaluate, evaluate_every=2, progress=False)
+    for name, weight in weights(plain).items():
+        assert torch.equal(weight, weights(watched)[name]), name
+
+
+def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
+    trainer, saves = copying_trainer(20), []
+    monkeypatch.setattr(trainer, "save", lambda path: saves.append((path, trainer.step)))
+    path = tmp_path / "model"
+    trainer.fit(8, checkpoint=path, checkpoint_every=3, progress=False)
+    assert saves == [(path, 3), (path, 6), (path, 8)]
+
+
+def test_checkpoint_holds_the_last_evaluation(tmp_path):
+    path = tmp_path / "model"
+    copying_trainer(6).fit(evaluate=lambda: {"score": 0.5}, checkpoint=path, progress=False)
+    assert load_checkpoint(path)[1]["history"][-1]["score"] == 0.5
+
+
+# --- what comes out
+
+
+def test_translator_is_what_was_trained(tmp_path, trained):
+    trained.save(tmp_path / "model")
+    model, src, tgt = load_translator(tmp_path / "model")
+    assert not model.training
+    assert model.config == trained.model.config
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, trained.model.get_parameter(name))
+    assert isinstance(src, WordTokenizer)
+    assert translate(model, TEXTS, src, tgt) == [t[::-1] for t in TEXTS]
+
+
+def test_loading_does_not_move_the_global_generator(tmp_path):
+    copying_trainer(6).save(tmp_path / "model")
+    before = torch.get_rng_state()
+    load_translator(tmp_path / "model")
+    Trainer.resume(tmp_path / "model", PAIRS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_exact_match_counts_whole_texts(trained):
+    def share(pairs):
+        return exact_match(trained.model, pairs, *trained.tokenizers.values())
+
+    wrong = [TextPair("a", "a "), TextPair("b c", "c"), TextPair("d b", "b  d")]
+    assert share(wrong) == 0.0
+    assert share([*PAIRS, *wrong]) == pytest.approx(10 / 13)
+
+
+def test_exact_match_of_nothing_is_refused(trained):
+    with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
+        exact_match(trained.model, [], *trained.tokenizers.values())
+
+
+def test_training_on_nothing_is_refused():
+    other = copying_trainer(6)
+    with pytest.raises(ValueError, match="got 0"):
+        Trainer(other.model, [], *other.tokenizers.values(), other.config).fit(progress=False)
+
+
+def test_text_too_long_for_the_model_is_refused():
+    other = copying_trainer(6)
+    pairs = [TextPair("a " * 64, "b")]
+    trainer = Trainer(other.model, pairs, *other.tokenizers.values(), other.config)
+    with pytest.raises(ValueError, match="65 positions is longer than max_len=64"):
+        trainer.fit(progress=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 9])
+def test_damaged_checkpoint_is_not_resumed(tmp_path, content):
+    path = tmp_path / "model"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path.name} .* is damaged"):
+        Trainer.resume(path, PAIRS)
+
+
+def test_missing_checkpoint_is_not_resumed(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint at .*nowhere"):
+        Trainer.resume(tmp_path / "nowhere", PAIRS)

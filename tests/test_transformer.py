@@ -1,0 +1,411 @@
+"""The whole model obeys the laws: it equals torch's, does not peek, and does not see padding."""
+
+import math
+
+import pytest
+import torch
+from helpers import (
+    SRC_IDS,
+    TGT_IDS,
+    assert_same,
+    randn,
+    small_config,
+    small_model,
+    torch_transformer,
+)
+
+from minitransformer import Transformer, TransformerConfig, label_smoothing_loss
+
+each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+
+
+# --- equals torch.nn
+
+
+def embedded(ids, weight):
+    """Rows times √d_model, plus section 3.5's sines and cosines."""
+    d_model = weight.size(1)
+    angles = torch.arange(ids.size(1))[:, None] / 10_000 ** (torch.arange(0, d_model, 2) / d_model)
+    positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    return weight[ids] * math.sqrt(d_model) + positions
+
+
+@each_order
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("attention_bias", [True, False], ids=["bias", "no bias"])
+def test_model_equals_torch_with_gradients(norm_first, activation, attention_bias):
+    config = small_config(
+        norm_first=norm_first, activation=activation, attention_bias=attention_bias
+    )
+    ours = small_model(norm_first=norm_first, activation=activation, attention_bias=attention_bias)
+    torchs = torch_transformer(ours, config)
+    tables = [ours.src_embedding.weight, ours.tgt_embedding.weight]
+    src_table, tgt_table = twins = [table.detach().clone().requires_grad_() for table in tables]
+    src_hidden = SRC_IDS == 0
+    decoded = torchs(
+        embedded(SRC_IDS, src_table),
+        embedded(TGT_IDS, tgt_table),
+        tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1),
+        src_key_padding_mask=src_hidden,
+        memory_key_padding_mask=src_hidden,
+    )
+    logits, expected = ours(SRC_IDS, TGT_IDS), decoded @ tgt_table.T
+    assert_same(logits, expected)
+
+    weighting = 0.1 * randn(*logits.shape, seed=7)  # gradients of size 1
+    gradients = torch.autograd.grad((logits * weighting).sum(), tables)
+    torchs_gradients = torch.autograd.grad((expected * weighting).sum(), twins)
+    for gradient, torchs_gradient in zip(gradients, torchs_gradients, strict=True):
+        assert_same(gradient, torchs_gradient)
+
+
+# --- no peeking
+
+
+@each_order
+@pytest.mark.parametrize("position", range(5))
+def test_output_depends_on_its_own_token_and_on_none_after_it(norm_first, position):
+    model = small_model(norm_first=norm_first)
+    changed = TGT_IDS.clone()
+    changed[:, position] = 23
+    before, after = model(SRC_IDS, TGT_IDS), model(SRC_IDS, changed)
+    assert torch.equal(before[:, :position], after[:, :position])
+    moved = (before - after).abs().amax(-1)
+    assert (moved[:, position:] > 1e-4).all()
+
+
+@pytest.mark.parametrize("position", range(7))
+def test_every_output_depends_on_every_source_token(position):
+    model, src = small_model(), SRC_IDS[:1].clone()
+    before = model(src, TGT_IDS[:1])
+    src[0, position] = 23
+    assert ((before - model(src, TGT_IDS[:1])).abs().amax(-1) > 1e-5).all()
+
+
+# --- padding is invisible
+
+
+def padded(ids, amount):
+    return torch.nn.functional.pad(ids, (0, amount))
+
+
+@each_order
+@pytest.mark.parametrize("amount", [1, 4])
+def test_more_padding_changes_nothing(norm_first, amount):
+    model = small_model(norm_first=norm_first)
+    before = model(SRC_IDS, TGT_IDS)
+    assert_same(model(padded(SRC_IDS, amount), TGT_IDS), before)
+    after = model(padded(SRC_IDS, amount), padded(TGT_IDS, amount))
+    assert_same(after[:, : TGT_IDS.size(1)], before)
+
+
+@each_order
+def test_row_alone_equals_row_in_a_batch(norm_first):
+    model = small_model(norm_first=norm_first)
+    together = model(SRC_IDS, TGT_IDS)
+    alone = model(SRC_IDS[1:, :4], TGT_IDS[1:, :3])
+    assert_same(together[1, :3], alone[0])
+
+
+def test_content_of_source_padding_cannot_be_seen():
+    model = small_model()
+    before = model(SRC_IDS, TGT_IDS)
+    with torch.no_grad():
+        model.src_embedding.weight[0] += 5.0
+    assert_same(model(SRC_IDS, TGT_IDS), before)
+
+
+def test_content_of_target_padding_cannot_be_seen():
+    model = small_model()
+    changed = TGT_IDS.clone()
+    changed[1, 3:] = torch.tensor([17, 4])
+    before, after = model(SRC_IDS, TGT_IDS), model(SRC_IDS, changed)
+    assert_same(after[0], before[0])
+    assert_same(after[1, :3], before[1, :3])
+
+
+def test_padding_does_not_change_the_loss_or_its_gradient():
+    targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
+    results = []
+    for amount in (0, 3):
+        model = small_model()
+        logits = model(padded(SRC_IDS, amount), padded(TGT_IDS, amount))
+        loss = label_smoothing_loss(logits, padded(targets, amount))
+        results.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for expected, actual in zip(*results, strict=True):
+        assert_same(actual, expected)
+
+
+def test_another_id_may_be_the_padding():
+    swap = torch.arange(31)
+    swap[[0, 9]] = torch.tensor([9, 0])
+    plain, other = small_model(), small_model(pad_id=9)
+    other.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        for table in (other.src_embedding.weight, other.tgt_embedding.weight):
+            table[[0, 9]] = table[[9, 0]]
+    expected = plain(SRC_IDS, TGT_IDS)[..., swap]
+    assert_same(other(swap[SRC_IDS], swap[TGT_IDS]), expected)
+
+
+@each_order
+def test_source_of_padding_alone_gives_finite_logits_and_gradients(norm_first):
+    model, src = small_model(norm_first=norm_first), SRC_IDS.clone()
+    src[1] = 0
+    logits = model(src, TGT_IDS)
+    assert logits.isfinite().all()
+    label_smoothing_loss(logits, TGT_IDS).backward()
+    for parameter in model.parameters():
+        assert parameter.grad.isfinite().all()
+    assert_same(logits[0], model(SRC_IDS, TGT_IDS)[0])
+
+
+# --- order matters only through positions
+
+
+@each_order
+def test_without_positions_the_memory_follows_its_tokens(norm_first):
+    model = small_model(norm_first=norm_first)
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    memory, shuffled = model.encode(SRC_IDS)[0], model.encode(SRC_IDS[:, order])[0]
+    assert ((memory[:, order] - shuffled).abs().amax(-1)[0] > 1e-3).all()
+
+    model.positions.table.zero_()
+    memory, shuffled = model.encode(SRC_IDS)[0], model.encode(SRC_IDS[:, order])[0]
+    real = SRC_IDS[:, order] != 0
+    assert_same(shuffled[real], memory[:, order][real])
+
+
+# --- gradients, dropout, precision
+
+
+@each_order
+def test_every_parameter_gets_a_gradient(norm_first):
+    model = small_model(norm_first=norm_first, attention_bias=False, tie_output=False)
+    label_smoothing_loss(model(SRC_IDS, TGT_IDS), TGT_IDS).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_dropout_acts_on_embeddings_too_and_only_while_training():
+    model = small_model(dropout=0.5)
+    inputs = []
+    for stack in (model.encoder, model.decoder):
+        stack.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    model.train()(SRC_IDS, TGT_IDS)
+    for x in inputs:
+        assert 0.3 < (x == 0).float().mean() < 0.7
+    inputs.clear()
+    assert torch.equal(model.eval()(SRC_IDS, TGT_IDS), model(SRC_IDS, TGT_IDS))
+    for x in inputs:
+        assert (x != 0).all()
+
+
+def test_autocast_to_bfloat16_stays_near():
+    model = small_model()
+    expected = model(SRC_IDS, TGT_IDS)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(SRC_IDS, TGT_IDS)
+    assert logits.dtype == torch.bfloat16
+    assert_same(logits.float(), expected, 0.1 * expected.std().item())
+
+
+# --- parameters
+
+
+def count(config):
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Transformer(config).parameters())
+
+
+def test_base_model_has_as_many_parameters_as_by_hand():
+    v, d, f, n = 37_000, 512, 2048, 6
+    embedding = v * d  # one matrix: source, target and output share it
+    attention = 4 * d * d  # W^Q, W^K, W^V, W^O of all heads; the paper's have no biases
+    network = 2 * d * f + f + d  # W₁, W₂, b₁, b₂
+    norm = 2 * d  # gain and bias
+    encoder_layer = attention + network + 2 * norm
+    decoder_layer = 2 * attention + network + 3 * norm
+    total = embedding + n * (encoder_layer + decoder_layer)
+    assert total == 63_045_632
+    assert count(TransformerConfig.base()) == total
+
+
+def test_base_model_is_the_papers():
+    config = TransformerConfig.base()
+    assert (config.num_encoder_layers, config.num_decoder_layers, config.dropout) == (6, 6, 0.1)
+    assert (config.d_model, config.num_heads, config.d_ff) == (512, 8, 2048)
+    assert (config.activation, config.norm_first, config.attention_bias) == ("relu", False, False)
+    assert (config.share_embeddings, config.tie_output) == (True, True)
+
+
+@each_order
+@pytest.mark.parametrize("attention_bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("tie_output", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("share_embeddings", [True, False], ids=["shared", "apart"])
+def test_small_models_have_as_many_parameters_as_by_hand(
+    norm_first, attention_bias, tie_output, share_embeddings
+):
+    d, f, v = 12, 20, 31
+    src = v if share_embeddings else 29
+    attention = 4 * d * d + (4 * d if attention_bias else 0)
+    network, norm = 2 * d * f + f + d, 2 * d
+    total = 2 * (attention + network + 2 * norm)  # encoder layers
+    total += 3 * (2 * attention + network + 3 * norm)  # decoder layers
+    total += v * d  # target embedding
+    total += 0 if share_embeddings else src * d  # source embedding
+    total += 0 if tie_output else v * d  # output projection
+    total += 2 * norm if norm_first else 0  # at the end of each stack
+    config = TransformerConfig(
+        src,
+        v,
+        d_model=d,
+        num_heads=3,
+        num_encoder_layers=2,
+        num_decoder_layers=3,
+        d_ff=f,
+        norm_first=norm_first,
+        attention_bias=attention_bias,
+        tie_output=tie_output,
+        share_embeddings=share_embeddings,
+    )
+    assert count(config) == total
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("tie", [True, False])
+def test_tables_are_shared_as_configured(share, tie):
+    model = Transformer(TransformerConfig(31, 31, 12, 3, share_embeddings=share, tie_output=tie))
+    assert (model.src_embedding.weight is model.tgt_embedding.weight) == share
+    assert (model.output_projection.weight is model.tgt_embedding.weight) == tie
+
+
+# --- initialisation
+
+
+def initialised(seed=0, **changes):
+    config = TransformerConfig(500, 700, 64, 4, 1, 1, 160, **changes)
+    return Transformer(config, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("tie_output", [True, False])
+def test_tables_start_normal_with_unit_rows(tie_output):
+    model = initialised(tie_output=tie_output)
+    for module in (model.src_embedding, model.tgt_embedding, model.output_projection):
+        assert module.weight.std().item() == pytest.approx(1 / 8, rel=0.02)
+        assert module.weight.mean().item() == pytest.approx(0, abs=0.003)
+
+
+def test_matrices_start_uniform_within_the_bound_of_glorot():
+    linears = [m for m in initialised().modules() if isinstance(m, torch.nn.Linear)]
+    assert len(linears) == 6 + 10
+    for linear in linears:
+        bound = math.sqrt(6 / sum(linear.weight.shape))
+        assert 0.99 * bound < linear.weight.abs().max() <= bound
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+def test_biases_start_at_zero_and_gains_at_one():
+    for name, parameter in initialised(norm_first=True).named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        if name.endswith("gain"):
+            assert (parameter == 1).all(), name
+
+
+def test_generator_alone_decides_the_start():
+    models = []
+    for global_seed, seed in ((1, 0), (2, 0), (2, 3)):
+        torch.manual_seed(global_seed)
+        models.append(initialised(seed).state_dict())
+    for name, tensor in models[0].items():
+        assert torch.equal(tensor, models[1][name]), name
+        is_drawn = "norm" not in name and "bias" not in name
+        assert torch.equal(tensor, models[2][name]) != is_drawn, name
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({name: 0}, f"{name} must be at least 1, got 0")
+            for name in (
+                "d_model",
+                "num_heads",
+                "num_encoder_layers",
+                "num_decoder_layers",
+                "d_ff",
+                "max_len",
+            )
+        ),
+        ({"num_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
+        ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
+        ({"dropout": -0.1}, r"dropout must be at least 0 and below 1, got -0\.1"),
+        ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
+        ({"activation": "swish"}, r"activation must be one of \['gelu', 'relu'\], got 'swish'"),
+        ({"share_embeddings": True}, "src_vocab_size=29 and tgt_vocab_size=31"),
+        ({"pad_id": 29}, "pad_id must lie in both vocabularies, got 29 with 29 and 31 tokens"),
+        ({"pad_id": -1}, "pad_id must lie in both vocabularies, got -1 with 29 and 31 tokens"),
+    ],
+    ids=str,
+)
+def test_bad_configuration_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, 31), "src_vocab_size must be at least 1, got 0"),
+        ((29, -2), "tgt_vocab_size must be at least 1, got -2"),
+    ],
+)
+def test_empty_vocabulary_is_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(*sizes)
+
+
+SHAPE = r"{} must have shape \(b, length\), both at least 1, got {}"
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "message"),
+    [
+        (SRC_IDS, TGT_IDS[:1], "must have as many rows, got 2 and 1"),
+        (SRC_IDS[:0], TGT_IDS[:0], SHAPE.format("src_ids", r"\(0, 7\)")),
+        (SRC_IDS[:, :0], TGT_IDS, SHAPE.format("src_ids", r"\(2, 0\)")),
+        (SRC_IDS, TGT_IDS[:, :0], SHAPE.format("tgt_ids", r"\(2, 0\)")),
+        (SRC_IDS[0], TGT_IDS[0, :1].expand(7), SHAPE.format("src_ids", r"\(7,\)")),
+        (SRC_IDS, TGT_IDS[:, 0], SHAPE.format("tgt_ids", r"\(2,\)")),
+        (SRC_IDS + 2, TGT_IDS, "id 30 lies outside the vocabulary of 29 tokens"),
+        (SRC_IDS, TGT_IDS + 2, "id 32 lies outside the vocabulary of 31 tokens"),
+        (SRC_IDS, TGT_IDS - 1, "id -1 lies outside the vocabulary of 31 tokens"),
+        (SRC_IDS.repeat(1, 3), TGT_IDS, "21 positions is longer than max_len=16"),
+        (SRC_IDS, TGT_IDS.repeat(1, 4), "20 positions is longer than max_len=16"),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused(src, tgt, message):
+    with pytest.raises(ValueError, match=message):
+        small_model()(src, tgt)
+
+
+def test_ids_that_are_no_integers_are_refused():
+    with pytest.raises(TypeError, match=r"int32 or int64, got torch\.float32"):
+        small_model()(SRC_IDS.float(), TGT_IDS)
+    with pytest.raises(TypeError, match=r"int32 or int64, got torch\.float32"):
+        small_model()(SRC_IDS, TGT_IDS.float())
+
+
+def test_longest_sequences_are_allowed():
+    src, tgt = SRC_IDS.repeat(1, 3)[:, :16], TGT_IDS.repeat(1, 4)[:, :16]
+    assert small_model()(src, tgt).shape == (2, 16, 31)
+
+
+def test_int32_ids_are_the_same_ids():
+    model = small_model()
+    assert torch.equal(model(SRC_IDS.int(), TGT_IDS.int()), model(SRC_IDS, TGT_IDS))
