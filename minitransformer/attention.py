@@ -167,7 +167,7 @@ def scaled_dot_product_attention(
     check_attention(query, key, mask)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-    # Kernels disagree about rows with no allowed key: open such rows, then zero the output.
+    # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
     mask = torch.atleast_2d(mask)
     empty = ~mask.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(query, key, value, mask | empty, dropout_p=dropout)

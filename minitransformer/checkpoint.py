@@ -50,7 +50,7 @@ def save_checkpoint(
     check_folder(path)
     metadata = {"format": FORMAT, "state": json.dumps(state)}
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.unfinished")
     try:
         temporary.touch()
         permissions = temporary.stat().st_mode

@@ -5,7 +5,7 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -188,7 +188,7 @@ def collate(examples: Sequence[Example], pad_id: int = 0) -> Batch:
 
 def epoch_batches(
     examples: Sequence[Example], batch_size: int, *, seed: int, epoch: int
-) -> Iterator[list[Example]]:
+) -> list[list[Example]]:
     """Deal the examples into batches of similar lengths, in a new order each epoch.
 
     Examples are shuffled, then sorted by length within pools of 32 batches, so that rows of a
@@ -200,6 +200,9 @@ def epoch_batches(
         batch_size: examples in a batch; the last one may be smaller.
         seed: the seed of the training run.
         epoch: which pass over the data.
+
+    Returns:
+        The batches, in the order in which to train on them.
 
     Raises:
         ValueError: if there are no examples or `batch_size` is below 1.
@@ -222,4 +225,4 @@ def epoch_batches(
         for first in range(0, len(pool), batch_size)
     ]
     generator.shuffle(batches)
-    yield from batches
+    return batches

@@ -165,7 +165,7 @@ def translate(
         >>> from minitransformer.tokenization import BPETokenizer, WordTokenizer
         >>> words, pieces = WordTokenizer.train(["one two"]), BPETokenizer.train(["eins"], 2)
         >>> sizes = words.vocab_size, pieces.vocab_size
-    >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)
+        >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
         >>> len(translate(model, ["two", "one two"], words, pieces, max_new_tokens=3))
         2

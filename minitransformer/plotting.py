@@ -65,7 +65,7 @@ def plot_attention(
         key_labels: k labels.
         ax: where to draw; a new figure when left out.
         title: above the picture.
-        show_values: write each weight into its cell.
+        show_values: write each weight that does not round to zero into its cell.
 
     Returns:
         The axes drawn on.
@@ -89,7 +89,7 @@ def plot_attention(
     ax.spines[:].set_visible(False)
     ax.set_title(title)
     if show_values:
-        for row, col in ((r, c) for r in range(values.shape[0]) for c in range(values.shape[1])):
+        for row, col in (weights > 0.005).nonzero().tolist():
             colour = "white" if values[row, col] < 0.5 else "black"
             ax.text(col, row, f"{values[row, col]:.2f}", ha="center", va="center", color=colour)
     return ax
@@ -118,10 +118,15 @@ def plot_attention_grid(
 def running_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of each value and those before it, `window` at most: a noisy curve, made readable.
 
+    Raises:
+        ValueError: if `window` is below 1.
+
     Example:
         >>> running_mean([4.0, 2.0, 0.0, 1.0], window=2)
         [4.0, 3.0, 1.0, 0.5]
     """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
     parts = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
     return [sum(part) / len(part) for part in parts]
 
@@ -141,10 +146,12 @@ def plot_history(
         The axes drawn on.
 
     Raises:
-        ValueError: if no row has one of the names.
+        ValueError: if there is no name, no row has one of them, or `window` is below 1.
     """
     import matplotlib.pyplot as plt
 
+    if not names:
+        raise ValueError("names must hold at least 1 name, got 0")
     for name in names:
         if not any(name in row for row in history):
             raise ValueError(f"no row of the history has {name!r}")

@@ -3,6 +3,8 @@
 Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
 """
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +55,7 @@ class Trainer:
         if not pairs:
             raise ValueError("pairs must hold at least 1 pair, got 0")
         self.model = model
+        self.pairs = pairs
         self.tokenizers = {"src": src_tokenizer, "tgt": tgt_tokenizer}
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
         self.config = config
@@ -170,6 +173,7 @@ class Trainer:
             "model": asdict(self.model.config),
             "tokenizers": {side: t.to_dict() for side, t in self.tokenizers.items()},
             "training": asdict(self.config),
+            "data": fingerprint(self.pairs),
             "step": self.step,
             "history": self.history,
         }
@@ -191,10 +195,14 @@ class Trainer:
 
         Raises:
             FileNotFoundError: if there is no checkpoint.
-            ValueError: if it is damaged, or not a checkpoint of this package.
+            ValueError: if it is damaged, no checkpoint of a trainer, or of other pairs.
         """
         tensors, state = load_checkpoint(path)
         model, src_tokenizer, tgt_tokenizer = rebuild(tensors, state, device)
+        if state["data"] != fingerprint(pairs):
+            raise ValueError(
+                f"{path} was trained on other pairs: {state['data']}, not {fingerprint(pairs)}"
+            )
         config = TrainingConfig(**state["training"])
         trainer = cls(model, pairs, src_tokenizer, tgt_tokenizer, config)
         for name, parameter in model.named_parameters():
@@ -208,10 +216,18 @@ class Trainer:
         return trainer
 
 
+def fingerprint(pairs: Sequence[TextPair]) -> str:
+    """The number of pairs and a short hash of them: the same for the same data only."""
+    digest = hashlib.sha256(json.dumps([tuple(pair) for pair in pairs]).encode()).hexdigest()
+    return f"{len(pairs)} pairs, {digest[:12]}"
+
+
 def rebuild(
     tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device | str
 ) -> tuple[Transformer, Tokenizer, Tokenizer]:
     """The model and tokenizers of a loaded checkpoint."""
+    if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
+        raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
     with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
         model = Transformer(TransformerConfig(**state["model"])).to(device)
     with torch.no_grad():
@@ -235,7 +251,7 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if it is damaged, or not a checkpoint of this package.
+        ValueError: if it is damaged, or no checkpoint of a trainer.
 
     Built in chapter 9.
     """

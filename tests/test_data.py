@@ -226,7 +226,7 @@ def test_rows_of_a_batch_have_similar_lengths():
 
 
 def test_short_batches_do_not_come_first():
-    lengths = [len(batch[0].tgt) for batch in epoch_batches(EXAMPLES, 10, seed=0, epoch=0)]
+    lengths = [len(batch[0].tgt) for batch in epoch_batches(EXAMPLES[:320], 10, seed=0, epoch=0)]
     assert lengths != sorted(lengths)
 
 

@@ -10,6 +10,7 @@ from minitransformer import (
     plot_attention,
     plot_attention_grid,
     plot_history,
+    running_mean,
     use_book_style,
 )
 
@@ -49,7 +50,6 @@ def test_values_are_written_into_their_cells_and_can_be_read():
     assert written == {
         ((0, 0), "0.25", "white"),
         ((1, 0), "0.75", "black"),
-        ((2, 0), "0.00", "white"),
     }
 
 
@@ -134,3 +134,13 @@ def test_drawing_changes_no_setting():
     plot_attention_grid(WEIGHTS, QUERIES, KEYS)
     plot_history(HISTORY, "loss", "exact_match", window=3)
     assert dict(mpl.rcParams) == before
+
+
+def test_running_mean_needs_a_window():
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        running_mean([1.0], window=0)
+
+
+def test_history_without_names_is_refused():
+    with pytest.raises(ValueError, match="names must hold at least 1 name, got 0"):
+        plot_history([{"step": 1, "loss": 1.0}])
