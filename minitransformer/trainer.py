@@ -26,7 +26,7 @@ __all__ = ["Trainer", "exact_match", "load_translator"]
 
 
 class Trainer:
-    """Trains a `Transformer` on sequence pairs; stopped and resumed, it ends at the same weights.
+    """Trains a `Transformer` on sequence pairs; stopped and resumed, it loses nothing.
 
     Everything random in step n (order of the data, dropout) is a function of (seed, n). That is
     why a checkpoint needs no generator's state, and why training leaves the global one alone.
