@@ -73,7 +73,7 @@ def stages() -> Iterator[Stage]:
     yield Stage("tests", ["pytest", "-n", "auto", "--ignore=tests/site"], threads=1)
     if chapters := len(list((ROOT / "chapters").glob("*.ipynb"))):
         workers = min(chapters, CORES)
-        compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
+        compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300"]
         one_worker_each = ["-n", str(workers), "--dist", "loadfile"]
         yield Stage(
             "chapters",
