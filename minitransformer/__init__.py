@@ -6,13 +6,15 @@ Each module keeps what a chapter of the book builds:
 | --- | --- | --- |
 | `tokenization` | 1 | text to integers: words, byte-pair encoding |
 | `embeddings` | 2 | token embedding, output projection |
-| `positional_encoding` | 3 | sinusoidal positions |
+| `positional_encoding` | 3 | sinusoidal, learned, rotary, ALiBi |
 | `attention` | 4 | masks, scaled dot-product attention |
+| `inspection` | 4 | attention maps of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
 | `layer_norm` | 7 | layer normalisation, residual connections |
 | `encoder_decoder` | 8 | layers and their stacks |
-| `transformer` | 8 | the configuration and the whole model |
+| `config` | 8 | the configuration of a model |
+| `transformer` | 8 | the whole model |
 | `data` | 9 | the number-words task, batches |
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
@@ -29,10 +31,10 @@ from minitransformer.attention import (
     attention_weights,
     causal_mask,
     padding_mask,
-    record_attention,
     scaled_dot_product_attention,
 )
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
+from minitransformer.config import TransformerConfig
 from minitransformer.data import (
     HELD_OUT_PAIRS,
     Batch,
@@ -48,6 +50,7 @@ from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import KVCache, greedy_decode, translate
+from minitransformer.inspection import record_attention
 from minitransformer.layer_norm import LayerNorm, ResidualConnection, layer_norm
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.plotting import (
@@ -58,7 +61,11 @@ from minitransformer.plotting import (
     use_book_style,
 )
 from minitransformer.positional_encoding import (
+    ALiBi,
+    LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
+    alibi_slopes,
     sinusoidal_positions,
 )
 from minitransformer.tokenization import BPETokenizer, Tokenizer, WordTokenizer, pad_rows
@@ -69,12 +76,13 @@ from minitransformer.training import (
     label_smoothing_loss,
     noam_schedule,
 )
-from minitransformer.transformer import Transformer, TransformerConfig
+from minitransformer.transformer import Transformer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HELD_OUT_PAIRS",
+    "ALiBi",
     "BPETokenizer",
     "Batch",
     "Decoder",
@@ -85,9 +93,11 @@ __all__ = [
     "FeedForward",
     "KVCache",
     "LayerNorm",
+    "LearnedPositionalEncoding",
     "MultiHeadAttention",
     "OutputProjection",
     "ResidualConnection",
+    "RotaryPositionalEncoding",
     "ScaledDotProductAttention",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
@@ -99,6 +109,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "WordTokenizer",
+    "alibi_slopes",
     "attention_weights",
     "causal_mask",
     "collate",

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
+from minitransformer.config import TransformerConfig
 from minitransformer.data import number_words
 from minitransformer.inference import translate
 from minitransformer.tokenization import BPETokenizer, WordTokenizer
 from minitransformer.trainer import Trainer, exact_match, load_translator
 from minitransformer.training import TrainingConfig
-from minitransformer.transformer import Transformer, TransformerConfig
+from minitransformer.transformer import Transformer
 
 NUM_MERGES = 45
 

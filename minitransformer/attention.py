@@ -6,9 +6,7 @@ Built in chapter 4. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +18,6 @@ __all__ = [
     "attention_weights",
     "causal_mask",
     "padding_mask",
-    "record_attention",
     "scaled_dot_product_attention",
 ]
 
@@ -86,8 +83,10 @@ def causal_mask(
     return ones.tril(num_keys - num_queries)
 
 
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-    """How much each query takes from each key: softmax(Q Kᵀ / √d_k), zero where masked.
+def attention_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """How much each query takes from each key: softmax(Q Kᵀ / √d_k + bias), zero where masked.
 
     A query whose keys are all masked gets a row of zeros, never NaN.
 
@@ -95,13 +94,14 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
         query: (..., q, e), floating point.
         key: (..., k, e), the same dtype.
         mask: boolean, broadcastable to (..., q, k); True = may be attended.
+        bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
 
     Returns:
         Weights, (..., q, k), the dtype of `query`. Rows sum to 1, or to 0 with nothing to see.
 
     Raises:
         TypeError: if `mask` is not boolean.
-        ValueError: if widths differ or `mask` does not broadcast to the scores.
+        ValueError: if widths differ, or `mask` or `bias` does not broadcast to the scores.
 
     Example:
         >>> query, key = torch.zeros(1, 2), torch.zeros(4, 2)
@@ -110,8 +110,10 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
 
     Built in chapter 4. Paper: equation 1.
     """
-    check_attention(query, key, mask)
+    check_attention(query, key, mask, bias)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     if mask is None:
         return scores.softmax(dim=-1)
     # The most negative finite number, not -inf: a row with no allowed key would be 0/0.
@@ -124,11 +126,12 @@ def scaled_dot_product_attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
     dropout: float = 0.0,
     backend: Backend = "sdpa",
 ) -> Tensor:
-    """Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
+    """Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V, with a bias added to the scores if given.
 
     Args:
         query: (..., q, e), floating point.
@@ -137,6 +140,7 @@ def scaled_dot_product_attention(
         mask: boolean, broadcastable to (..., q, k); True = may be attended. This is the polarity
             of `torch.nn.functional.scaled_dot_product_attention` and the opposite of
             `torch.nn.MultiheadAttention`.
+        bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
         dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
         backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
             does not write the (q, k) weights to memory.
@@ -160,40 +164,46 @@ def scaled_dot_product_attention(
             f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"
         )
     if backend == "reference":
-        weights = attention_weights(query, key, mask)
+        weights = attention_weights(query, key, mask, bias)
         return F.dropout(weights, dropout) @ value if dropout else weights @ value
     if backend != "sdpa":
         raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
-    check_attention(query, key, mask)
+    check_attention(query, key, mask, bias)
+    bias = None if bias is None else bias.to(query.dtype)
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout)
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
     mask = torch.atleast_2d(mask)
     empty = ~mask.any(dim=-1, keepdim=True)
-    output = F.scaled_dot_product_attention(query, key, value, mask | empty, dropout_p=dropout)
+    seen = mask | empty
+    if bias is not None:
+        seen = bias.masked_fill(~seen, -torch.inf)
+    output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
     return output.masked_fill(empty, 0.0)
 
 
-def check_attention(query: Tensor, key: Tensor, mask: Tensor | None) -> None:
-    """Raise an error that names both numbers when query, key and mask do not fit."""
+def check_attention(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+) -> None:
+    """Raise an error that names both numbers when query, key, mask and bias do not fit."""
     if query.size(-1) != key.size(-1):
         raise ValueError(
             f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
         )
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
+    if mask is not None and mask.dtype != torch.bool:
         raise TypeError(
             f"mask must be boolean with True = may be attended, got {mask.dtype}; "
             "an additive mask (0 and -inf) becomes one by `mask == 0`"
         )
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     scores = (*batch, query.size(-2), key.size(-2))
-    sizes = zip(mask.shape[::-1], scores[::-1], strict=False)
-    if mask.dim() > len(scores) or any(m not in (1, s) for m, s in sizes):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores}"
-        )
+    for name, part in (("mask", mask), ("bias", bias)):
+        shape = () if part is None else tuple(part.shape)
+        sizes = zip(shape[::-1], scores[::-1], strict=False)
+        if len(shape) > len(scores) or any(m not in (1, s) for m, s in sizes):
+            raise ValueError(
+                f"{name} of shape {shape} does not broadcast to scores of shape {scores}"
+            )
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -212,12 +222,17 @@ class ScaledDotProductAttention(nn.Module):
         self.backend: Backend = backend
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend; shapes and errors as in `scaled_dot_product_attention`."""
         dropout = self.dropout if self.training else 0.0
         return scaled_dot_product_attention(
-            query, key, value, mask, dropout=dropout, backend=self.backend
+            query, key, value, mask, bias, dropout=dropout, backend=self.backend
         )
 
     def extra_repr(self) -> str:
@@ -257,44 +272,3 @@ class SelfAttention(nn.Module):
         """
         weights = attention_weights(self.w_q(x), self.w_k(x), mask)
         return weights @ self.w_v(x), weights
-
-
-@contextmanager
-def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Collect the attention weights of every `ScaledDotProductAttention` inside `model`.
-
-    The model computes as before; beside it the formula computes the weights. The last call's stay.
-
-    Args:
-        model: any module, called inside the `with` block.
-
-    Yields:
-        Weights, (b, h, q, k), by module name, such as "decoder.layers.0.cross_attention".
-
-    Example:
-        >>> attention = ScaledDotProductAttention()
-        >>> with record_attention(attention) as maps:
-        ...     _ = attention(torch.zeros(3, 4), torch.zeros(2, 4), torch.zeros(2, 4))
-        >>> {name: tuple(weights.shape) for name, weights in maps.items()}
-        {'': (3, 2)}
-
-    Built in chapter 4.
-    """
-    maps: dict[str, Tensor] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, ScaledDotProductAttention):
-            owner = name.rpartition(".")[0]
-
-            def record(_: nn.Module, args: Any, named: Any, owner: str = owner) -> None:
-                inputs = dict(zip(("query", "key", "value", "mask"), args, strict=False)) | named
-                inputs.pop("value")
-                with torch.no_grad():
-                    maps[owner] = attention_weights(**inputs)
-
-            handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
-    try:
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -88,11 +88,13 @@ def number_words(
     """Numbers in English words with their German, in four splits.
 
     - `train`: below 10⁶, the number of digits drawn uniformly from 1 to 6, with repetition;
-      never a number of the other splits.
+      never a number of the other splits. One in twenty is a round million, such as "three
+      million", so that the word is known.
     - `held_out`: distinct numbers of 4 to 6 digits, and a few of 3 (short ones are scarce, and
       training needs them).
     - `composition`: numbers that hold a tens-units pair of `HELD_OUT_PAIRS`, as in 342 or 42,007.
-    - `longer`: numbers of 7 digits, among them a word never seen in training, "million".
+    - `longer`: numbers of 7 digits. No word in them is new, but they are longer than any that
+      training shows, and have more parts.
 
     Args:
         seed: the draw; the same seed gives the same splits everywhere.
@@ -132,10 +134,13 @@ def number_words(
         if len(split) < num_held_out:
             split[number] = None
     while len(longer) < num_held_out:
-        longer[draw(7)] = None
+        number = draw(7)
+        if number % 10**6:
+            longer[number] = None
     train: list[int] = []
     while len(train) < num_train:
-        number = draw(1, 2, 3, 4, 5, 6)
+        round_million = generator.random() < 0.05
+        number = generator.randint(1, 9) * 10**6 if round_million else draw(1, 2, 3, 4, 5, 6)
         if number not in held_out and not holds_out(number):
             train.append(number)
     splits = {"train": train, "held_out": held_out, "composition": composition, "longer": longer}

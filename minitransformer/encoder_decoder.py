@@ -4,7 +4,7 @@ Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ class LayerCache(Protocol):
     """What a decoder layer asks of the cache it decodes with (`inference.KVCache` has them)."""
 
     memory: tuple[Tensor, Tensor]
+    length: int
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new positions' keys and values; return those of all positions so far."""
@@ -34,7 +35,10 @@ class EncoderLayer(nn.Module):
         dropout: see `ResidualConnection`.
         activation: see `FeedForward`.
         norm_first: see `ResidualConnection`.
-        attention_bias: see `MultiHeadAttention`.
+        attention_bias: the `bias` of each `MultiHeadAttention`.
+        num_kv_heads: see `MultiHeadAttention`.
+        positional_encoding: of self-attention, see `MultiHeadAttention`.
+        max_len: see `MultiHeadAttention`.
 
     Built in chapter 8. Paper: section 3.1.
     """
@@ -49,9 +53,19 @@ class EncoderLayer(nn.Module):
         activation: str = "relu",
         norm_first: bool = False,
         attention_bias: bool = True,
+        num_kv_heads: int | None = None,
+        positional_encoding: Literal["rotary", "alibi"] | None = None,
+        max_len: int = 1024,
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, num_heads, bias=attention_bias)
+        self.self_attention = MultiHeadAttention(
+            d_model,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            bias=attention_bias,
+            positional_encoding=positional_encoding,
+            max_len=max_len,
+        )
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
         self.residual_1 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
         self.residual_2 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
@@ -80,7 +94,10 @@ class DecoderLayer(nn.Module):
         dropout: see `ResidualConnection`.
         activation: see `FeedForward`.
         norm_first: see `ResidualConnection`.
-        attention_bias: see `MultiHeadAttention`.
+        attention_bias: the `bias` of each `MultiHeadAttention`.
+        num_kv_heads: see `MultiHeadAttention`.
+        positional_encoding: of self-attention, see `MultiHeadAttention`.
+        max_len: see `MultiHeadAttention`.
 
     Built in chapter 8. Paper: section 3.1.
     """
@@ -95,10 +112,22 @@ class DecoderLayer(nn.Module):
         activation: str = "relu",
         norm_first: bool = False,
         attention_bias: bool = True,
+        num_kv_heads: int | None = None,
+        positional_encoding: Literal["rotary", "alibi"] | None = None,
+        max_len: int = 1024,
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, num_heads, bias=attention_bias)
-        self.cross_attention = MultiHeadAttention(d_model, num_heads, bias=attention_bias)
+        self.self_attention = MultiHeadAttention(
+            d_model,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            bias=attention_bias,
+            positional_encoding=positional_encoding,
+            max_len=max_len,
+        )
+        self.cross_attention = MultiHeadAttention(
+            d_model, num_heads, num_kv_heads=num_kv_heads, bias=attention_bias
+        )
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
         self.residual_1 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
         self.residual_2 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
@@ -127,10 +156,11 @@ class DecoderLayer(nn.Module):
         """
 
         def self_attention(x: Tensor) -> Tensor:
-            keys, values = self.self_attention.keys_values(x, x)
+            start = 0 if cache is None else cache.length
+            keys, values = self.self_attention.keys_values(x, x, start)
             if cache is not None:
                 keys, values = cache.extend(keys, values)
-            return self.self_attention.attend(x, keys, values, tgt_mask)
+            return self.self_attention.attend(x, keys, values, tgt_mask, start)
 
         def cross_attention(x: Tensor) -> Tensor:
             if cache is None:

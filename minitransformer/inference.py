@@ -106,7 +106,7 @@ def greedy_decode(
             `src_ids` do not fit the model.
 
     Example:
-        >>> from minitransformer.transformer import TransformerConfig
+        >>> from minitransformer.config import TransformerConfig
         >>> config = TransformerConfig(20, 30, d_model=12, num_heads=3, d_ff=16)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
         >>> greedy_decode(model, torch.tensor([[5, 6], [7, 0]]), max_new_tokens=4).size(0)
@@ -161,7 +161,7 @@ def translate(
         ValueError: if a text has no token, or is too long for the model.
 
     Example:
-        >>> from minitransformer.transformer import TransformerConfig
+        >>> from minitransformer.config import TransformerConfig
         >>> from minitransformer.tokenization import BPETokenizer, WordTokenizer
         >>> words, pieces = WordTokenizer.train(["one two"]), BPETokenizer.train(["eins"], 2)
         >>> sizes = words.vocab_size, pieces.vocab_size

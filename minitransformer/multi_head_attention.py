@@ -3,9 +3,12 @@
 Built in chapter 5. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.2.2.
 """
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from minitransformer.attention import Backend, ScaledDotProductAttention
+from minitransformer.positional_encoding import ALiBi, RotaryPositionalEncoding
 
 __all__ = ["MultiHeadAttention"]
 
@@ -13,18 +16,25 @@ __all__ = ["MultiHeadAttention"]
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head₁, …, head_h) W^O, headᵢ = Attention(QWᵢ^Q, KWᵢ^K, VWᵢ^V).
 
-    The h projections of each kind are one matrix, (d, h·e), cut into heads afterwards.
+    The h projections of each kind are one matrix, (d, h·e), cut into heads afterwards. With fewer
+    heads of keys and values, several queries' heads share one (grouped-query attention; a single
+    one is multi-query attention): a cache then holds less, and little quality is lost.
 
     Args:
         d_model: width in and out, d.
         num_heads: number of heads, h; divides d_model, and each head has width e = d/h.
+        num_kv_heads: heads of keys and values; divides num_heads, which it is when left out.
         dropout: probability of zeroing an attention weight while training; the paper has none here.
         bias: whether the four projections have biases; the paper's formula has none,
             `torch.nn.MultiheadAttention` has them.
+        positional_encoding: "rotary" or "alibi" for self-attention that knows positions (see
+            `RotaryPositionalEncoding`, `ALiBi`); None where vectors carry them, or none are meant.
+        max_len: longest sequence for "rotary".
         backend: "sdpa" or "reference", see `scaled_dot_product_attention`.
 
     Raises:
-        ValueError: if `num_heads` does not divide `d_model`.
+        ValueError: if `num_heads` does not divide `d_model`, or `num_kv_heads` not `num_heads`;
+            if `positional_encoding` is unknown, or "rotary" with an odd width of heads.
 
     Example:
         >>> import torch
@@ -33,7 +43,8 @@ class MultiHeadAttention(nn.Module):
         >>> attention(x, memory, memory).shape
         torch.Size([2, 4, 12])
 
-    Built in chapter 5. Paper: section 3.2.2.
+    Built in chapter 5. Paper: section 3.2.2; shared keys and values: Shazeer (2019), Ainslie et al.
+    (2023).
     """
 
     def __init__(
@@ -41,33 +52,70 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         num_heads: int,
         *,
+        num_kv_heads: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        positional_encoding: Literal["rotary", "alibi"] | None = None,
+        max_len: int = 1024,
         backend: Backend = "sdpa",
     ) -> None:
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads must divide num_heads, got {num_kv_heads} and {num_heads}"
+            )
+        if positional_encoding not in (None, "rotary", "alibi"):
+            raise ValueError(
+                "positional_encoding must be None, 'rotary' or 'alibi', "
+                f"got {positional_encoding!r}"
+            )
         self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.d_k = d_model // num_heads
         self.w_q = nn.Linear(d_model, d_model, bias=bias)
-        self.w_k = nn.Linear(d_model, d_model, bias=bias)
-        self.w_v = nn.Linear(d_model, d_model, bias=bias)
+        self.w_k = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
+        self.w_v = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
         self.w_o = nn.Linear(d_model, d_model, bias=bias)
+        rotary, alibi = positional_encoding == "rotary", positional_encoding == "alibi"
+        self.rotary = RotaryPositionalEncoding(self.d_k, max_len) if rotary else None
+        self.alibi = ALiBi(num_heads) if alibi else None
         self.attention = ScaledDotProductAttention(dropout, backend)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(b, n, h·e) → (b, h, n, e)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+        """(b, n, heads·e) → (b, heads, n, e)."""
+        return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
 
-    def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project keys and values, (b, k, d), to heads, (b, h, k, e): what a cache stores."""
-        return self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
+    def keys_values(self, key: Tensor, value: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Project keys and values, (b, k, d), to heads, (b, kv heads, k, e): what a cache stores.
+
+        `start` is the position of the first key.
+        """
+        keys, values = self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
+        return keys if self.rotary is None else self.rotary(keys, start), values
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        start: int = 0,
     ) -> Tensor:
-        """Attend from `query`, (b, q, d), to projected keys and values; returns (b, q, d)."""
-        heads = self.attention(self.split_heads(self.w_q(query)), keys, values, mask)
+        """Attend from `query`, (b, q, d), to projected keys and values; returns (b, q, d).
+
+        `start` is the position of the first query.
+        """
+        queries = self.split_heads(self.w_q(query))
+        if self.rotary is not None:
+            queries = self.rotary(queries, start)
+        bias = None if self.alibi is None else self.alibi(queries.size(-2), keys.size(-2))
+        if self.num_kv_heads < self.num_heads:
+            group = self.num_heads // self.num_kv_heads
+            keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
+        heads = self.attention(queries, keys, values, mask, bias)
         return self.w_o(heads.transpose(-3, -2).flatten(-2))
 
     def forward(

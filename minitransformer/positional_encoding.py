@@ -1,14 +1,27 @@
 """Positions: what tells attention, blind to order, where each token stands.
 
+Two schemes add a vector to each token before the first layer (sinusoidal, learned); two act
+inside every self-attention, on queries and keys (rotary) or on the scores (ALiBi).
+
 Built in chapter 3. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.5.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SinusoidalPositionalEncoding", "sinusoidal_positions"]
+__all__ = [
+    "ALiBi",
+    "LearnedPositionalEncoding",
+    "RotaryPositionalEncoding",
+    "SinusoidalPositionalEncoding",
+    "alibi_slopes",
+    "sinusoidal_positions",
+]
+
+Layout = Literal["interleaved", "half"]
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -74,9 +87,158 @@ class SinusoidalPositionalEncoding(nn.Module):
             >>> SinusoidalPositionalEncoding(2)(torch.zeros(1, 1, 2), start=1)
             tensor([[[0.8415, 0.5403]]])
         """
-        end = start + x.size(-2)
-        if end > self.table.size(0):
-            raise ValueError(
-                f"a sequence of {end} positions is longer than max_len={self.table.size(0)}"
-            )
-        return x + self.table[start:end].to(x.dtype)
+        return x + table_rows(self.table, start, x.size(-2)).to(x.dtype)
+
+
+class LearnedPositionalEncoding(nn.Module):
+    """Add a learned vector for each position: an embedding of positions, not of tokens.
+
+    Entries start normal with mean square 1/2, like the sines and cosines they replace. Positions
+    that training never showed keep these random vectors.
+
+    Args:
+        d_model: width, d.
+        max_len: number of positions there are vectors for.
+
+    Built in chapter 3. Paper: Gehring et al. (2017); compared in "Attention Is All You Need",
+    table 3, row E.
+    """
+
+    def __init__(self, d_model: int, max_len: int = 1024) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(max_len, d_model) * math.sqrt(0.5))
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`.
+
+        Raises:
+            ValueError: if a position lies past `max_len`.
+        """
+        return x + table_rows(self.weight, start, x.size(-2)).to(x.dtype)
+
+
+class RotaryPositionalEncoding(nn.Module):
+    """Turn queries and keys by an angle that grows with their position (RoPE).
+
+    The components of a vector are taken in pairs, and pair i at position pos is turned by the
+    angle pos / 10000^(2i/e), the angle of the sinusoidal table. The dot product of a query
+    and a key then depends on their positions through the distance alone.
+
+    Which components make a pair is a convention. "interleaved" pairs neighbours (2i, 2i+1), as
+    the paper does; "half" pairs (i, i + e/2), as GPT-NeoX and Hugging Face's Llama do. Weights
+    trained with one are wrong with the other, until the rows of W^Q and W^K are reordered.
+
+    Args:
+        d_k: width of a head, e; even.
+        max_len: number of positions the table of angles holds.
+        layout: "interleaved" or "half".
+
+    Raises:
+        ValueError: if `d_k` is odd or `layout` is unknown.
+
+    Example:
+        >>> rotary = RotaryPositionalEncoding(2)
+        >>> rotary(torch.tensor([[1.0, 0.0]]), start=1)
+        tensor([[0.5403, 0.8415]])
+
+    Built in chapter 3. Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
+    """
+
+    table: Tensor
+
+    def __init__(self, d_k: int, max_len: int = 1024, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        if d_k % 2:
+            raise ValueError(f"d_k must be even to turn pairs of components, got {d_k}")
+        if layout not in ("interleaved", "half"):
+            raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
+        self.layout = layout
+        self.register_buffer("table", sinusoidal_positions(max_len, d_k), persistent=False)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Turn the vectors of positions start, start+1, ...
+
+        Args:
+            x: queries or keys, (..., n, e).
+            start: position of the first one; not 0 when decoding with a cache.
+
+        Returns:
+            (..., n, e), the dtype of `x`; each vector keeps its length.
+
+        Raises:
+            ValueError: if a position lies past `max_len`.
+        """
+        angles = table_rows(self.table, start, x.size(-2))
+        sine, cosine = angles[:, 0::2], angles[:, 1::2]
+        pair_axis, shape = (-1, (-1, 2)) if self.layout == "interleaved" else (-2, (2, -1))
+        first, second = x.unflatten(-1, shape).unbind(pair_axis)
+        turned = (first * cosine - second * sine, first * sine + second * cosine)
+        return torch.stack(turned, pair_axis).flatten(-2).to(x.dtype)
+
+
+class ALiBi(nn.Module):
+    """Attention with linear biases: each head's scores fall in proportion to the distance.
+
+    bias(i, j) = -slope · |i - j|. Each head has its own slope, which is not learned: steep ones
+    see the neighbourhood, flat ones far. There is no table, and no longest sequence.
+
+    Args:
+        num_heads: number of heads, h.
+
+    Example:
+        >>> ALiBi(2)(2, 3)[0]
+        tensor([[-0.0625,  0.0000, -0.0625],
+                [-0.1250, -0.0625,  0.0000]])
+
+    Built in chapter 3. Paper: "Train Short, Test Long" (Press et al., 2022), section 3.
+    """
+
+    slopes: Tensor
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(num_heads), persistent=False)
+
+    def forward(self, num_queries: int, num_keys: int) -> Tensor:
+        """The biases, (h, q, k), float32; the last query is aligned with the last key."""
+        positions = torch.arange(num_keys, device=self.slopes.device)
+        distance = (positions[num_keys - num_queries :, None] - positions).abs()
+        return -self.slopes[:, None, None] * distance
+
+
+def alibi_slopes(num_heads: int) -> Tensor:
+    """The slopes of ALiBi: 2^(-8/h), 2^(-16/h), ..., 2^-8, one for each head.
+
+    If h is no power of two, the slopes of the power below it come first, then every other one of
+    the power above.
+
+    Args:
+        num_heads: number of heads, h, at least 1.
+
+    Returns:
+        (h,), float32.
+
+    Raises:
+        ValueError: if `num_heads` is below 1.
+
+    Example:
+        >>> alibi_slopes(4)
+        tensor([0.2500, 0.0625, 0.0156, 0.0039])
+
+    Built in chapter 3. Paper: Press et al., section 3, and its authors' code for other h.
+    """
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+    power = 2 ** (num_heads.bit_length() - 1)
+    below = 2.0 ** (-8 / power * torch.arange(1, power + 1))
+    above = 2.0 ** (-4 / power * torch.arange(1, 2 * power + 1, 2))
+    return torch.cat([below, above[: num_heads - power]])
+
+
+def table_rows(table: Tensor, start: int, length: int) -> Tensor:
+    """Rows start, ..., start+length-1 of a table with a row for each position."""
+    if start + length > table.size(0):
+        raise ValueError(
+            f"a sequence of {start + length} positions is longer than max_len={table.size(0)}"
+        )
+    return table[start : start + length]

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from minitransformer.checkpoint import check_folder, load_checkpoint, save_checkpoint
+from minitransformer.config import TransformerConfig
 from minitransformer.data import Example, TextPair, collate, encode_pairs, epoch_batches
 from minitransformer.inference import translate
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig, label_smoothing_loss
-from minitransformer.transformer import Transformer, TransformerConfig
+from minitransformer.transformer import Transformer
 
 __all__ = ["Trainer", "exact_match", "load_translator"]
 

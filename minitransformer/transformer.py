@@ -1,133 +1,24 @@
-"""The whole Transformer: its configuration, and encoder, decoder and embeddings assembled.
+"""The whole Transformer: embeddings, positions, encoder and decoder assembled.
 
 Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import causal_mask, padding_mask
+from minitransformer.config import TransformerConfig
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, Encoder, LayerCache
-from minitransformer.feed_forward import ACTIVATIONS
-from minitransformer.positional_encoding import SinusoidalPositionalEncoding
+from minitransformer.positional_encoding import (
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+)
 
-__all__ = ["Transformer", "TransformerConfig"]
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """Everything that decides the shape of a `Transformer`.
-
-    Args:
-        src_vocab_size: tokens in the source vocabulary.
-        tgt_vocab_size: tokens in the target vocabulary, v.
-        d_model: width, d.
-        num_heads: heads of each attention, h; divides d_model.
-        num_encoder_layers: encoder layers, the paper's N.
-        num_decoder_layers: decoder layers, the paper's N.
-        d_ff: inner width of the feed-forward networks, f.
-        dropout: probability of zeroing an element of a sub-layer's output or of the embedded
-            tokens while training.
-        activation: "relu" (the paper's) or "gelu", in the feed-forward networks.
-        norm_first: False normalises after each residual connection (post-norm, the paper's),
-            True before each sub-layer and once at the end of each stack (pre-norm).
-        attention_bias: whether the attention projections have biases; the paper's have none.
-        share_embeddings: source and target use one embedding (one vocabulary).
-        tie_output: the output projection uses the target embedding's weight.
-        max_len: longest sequence, in tokens, on either side.
-        pad_id: the id that fills short rows of a batch.
-
-    Raises:
-        ValueError: if a value is out of range, or two do not fit together.
-
-    Example:
-        >>> TransformerConfig(100, 100, d_model=64, num_heads=5)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_heads must divide d_model, got 5 and 64
-
-    Built in chapter 8. Paper: table 3.
-    """
-
-    src_vocab_size: int
-    tgt_vocab_size: int
-    d_model: int = 512
-    num_heads: int = 8
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_ff: int = 2048
-    dropout: float = 0.1
-    activation: str = "relu"
-    norm_first: bool = False
-    attention_bias: bool = True
-    share_embeddings: bool = False
-    tie_output: bool = True
-    max_len: int = 1024
-    pad_id: int = 0
-
-    def __post_init__(self) -> None:
-        for name in (
-            "src_vocab_size",
-            "tgt_vocab_size",
-            "d_model",
-            "num_heads",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "d_ff",
-            "max_len",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model, got {self.num_heads} and {self.d_model}"
-            )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}"
-            )
-        if self.share_embeddings and self.src_vocab_size != self.tgt_vocab_size:
-            raise ValueError(
-                "share_embeddings needs one vocabulary, got "
-                f"src_vocab_size={self.src_vocab_size} and tgt_vocab_size={self.tgt_vocab_size}"
-            )
-        if not 0 <= self.pad_id < min(self.src_vocab_size, self.tgt_vocab_size):
-            raise ValueError(
-                f"pad_id must lie in both vocabularies, got {self.pad_id} with "
-                f"{self.src_vocab_size} and {self.tgt_vocab_size} tokens"
-            )
-
-    @classmethod
-    def base(cls, vocab_size: int = 37_000) -> "TransformerConfig":
-        """The paper's base model, English to German: 65 million parameters in its table 3.
-
-        Example:
-            >>> config = TransformerConfig.base()
-            >>> config.d_model, config.num_heads, config.d_ff, config.norm_first
-            (512, 8, 2048, False)
-        """
-        return cls(vocab_size, vocab_size, attention_bias=False, share_embeddings=True)
-
-    @property
-    def layer_options(self) -> dict[str, Any]:
-        """The keyword arguments of every `EncoderLayer` and `DecoderLayer` of the model."""
-        return {
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "norm_first": self.norm_first,
-            "attention_bias": self.attention_bias,
-        }
+__all__ = ["Transformer"]
 
 
 class Transformer(nn.Module):
@@ -139,6 +30,7 @@ class Transformer(nn.Module):
     | --- | --- |
     | embeddings, output projection | normal, mean 0, standard deviation 1/√d_model |
     | other matrices | uniform, Glorot & Bengio (2010) |
+    | learned positions | normal, mean 0, mean square 1/2 |
     | biases | 0 |
     | layer norm | gain 1, bias 0 |
 
@@ -164,7 +56,11 @@ class Transformer(nn.Module):
             if config.share_embeddings
             else TokenEmbedding(config.tgt_vocab_size, config.d_model)
         )
-        self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        self.positions: nn.Module | None = None
+        if config.positional_encoding == "sinusoidal":
+            self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        elif config.positional_encoding == "learned":
+            self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config.num_encoder_layers, **config.layer_options)
         self.decoder = Decoder(config.num_decoder_layers, **config.layer_options)
@@ -181,6 +77,16 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(module.weight, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+            elif isinstance(module, LearnedPositionalEncoding):
+                nn.init.normal_(module.weight, std=math.sqrt(0.5), generator=generator)
+
+    def embed(self, embedding: TokenEmbedding, ids: Tensor, start: int = 0) -> Tensor:
+        """Vectors of tokens, (b, length, d), and their positions where the vectors carry them."""
+        end, max_len = start + ids.size(1), self.config.max_len
+        if end > max_len:
+            raise ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")
+        x = embedding(ids)
+        return self.dropout(x if self.positions is None else self.positions(x, start))
 
     def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Read the source once.
@@ -197,8 +103,7 @@ class Transformer(nn.Module):
         """
         check_ids("src_ids", src_ids)
         src_mask = padding_mask(src_ids, self.config.pad_id)
-        src = self.dropout(self.positions(self.src_embedding(src_ids)))
-        return self.encoder(src, src_mask), src_mask
+        return self.encoder(self.embed(self.src_embedding, src_ids), src_mask), src_mask
 
     def decode(
         self,
@@ -230,7 +135,7 @@ class Transformer(nn.Module):
         length = tgt_ids.size(1)
         # A single newest position may look at everything there is: no mask is needed.
         tgt_mask = None if length == 1 else causal_mask(length, start + length, tgt_ids.device)
-        tgt = self.dropout(self.positions(self.tgt_embedding(tgt_ids), start))
+        tgt = self.embed(self.tgt_embedding, tgt_ids, start)
         return self.output_projection(self.decoder(tgt, memory, tgt_mask, memory_mask, caches))
 
     def forward(self, src_ids: Tensor, tgt_ids: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ b=2, s=7, t=5, h=3, d=12, e=4, f=20, v=29 (source) and 31 (target).
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +24,18 @@ SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]])
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]])
 TEXTS = ("a", "b c", "c a b", "d b", "b a d c", "c", "a d", "d c a", "c b a d", "d")
 PAIRS = [TextPair(text, text[::-1]) for text in TEXTS]
+MODELS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "learned positions": {"positional_encoding": "learned"},
+    "rotary": {"positional_encoding": "rotary"},
+    "alibi": {"positional_encoding": "alibi"},
+    "no positions": {"positional_encoding": "none"},
+    "multi-query": {"num_kv_heads": 1},
+    "all at once": {"norm_first": True, "positional_encoding": "rotary", "num_kv_heads": 1},
+}
+"""Changes to `small_config`: every law of the model holds for each of these."""
+each_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 LAYER = {"d_model": 12, "num_heads": 3, "d_ff": 20, "dropout": 0.0}
 
 

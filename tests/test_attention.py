@@ -4,16 +4,14 @@ import math
 
 import pytest
 import torch
-from helpers import SRC_IDS, TGT_IDS, assert_same, randn, small_model
+from helpers import assert_same, randn
 
 from minitransformer import (
-    MultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
     attention_weights,
     causal_mask,
     padding_mask,
-    record_attention,
     scaled_dot_product_attention,
 )
 
@@ -43,8 +41,10 @@ def inputs(value_width=6, **options):
     return query, key, randn(B, H, K, value_width, seed=3, **options)
 
 
-def attention_with_loops(query, key, value, mask):
+def attention_with_loops(query, key, value, mask, bias=None):
     """Equation 1, one number after another."""
+    bias = torch.zeros(1) if bias is None else bias
+    bias = bias.expand(B, H, Q, K).tolist()
     query, key, value = (x.tolist() for x in (query, key, value))
     open_keys = torch.ones(B, H, Q, K) if mask is None else mask.expand(B, H, Q, K)
     output = torch.zeros(B, H, Q, len(value[0][0][0]))
@@ -55,7 +55,7 @@ def attention_with_loops(query, key, value, mask):
                 for k in range(K):
                     if open_keys[b, h, q, k]:
                         dot = sum(query[b][h][q][e] * key[b][h][k][e] for e in range(E))
-                        weights[k] = math.exp(dot / math.sqrt(E))
+                        weights[k] = math.exp(dot / math.sqrt(E) + bias[b][h][q][k])
                 for k, weight in weights.items():
                     for e, number in enumerate(value[b][h][k]):
                         output[b, h, q, e] += weight / sum(weights.values()) * number
@@ -69,6 +69,42 @@ def test_vectorised_equals_loops(mask, backend, value_width):
     query, key, value = inputs(value_width)
     output = scaled_dot_product_attention(query, key, value, mask, backend=backend)
     assert_same(output, attention_with_loops(query, key, value, mask))
+
+
+@each_mask
+@each_backend
+@pytest.mark.parametrize("shape", [(B, H, Q, K), (H, Q, K), (B, 1, 1, K), (Q, 1)], ids=str)
+def test_bias_is_added_to_the_scores(mask, backend, shape):
+    query, key, value = inputs()
+    bias = randn(*shape, seed=8)
+    output = scaled_dot_product_attention(query, key, value, mask, bias, backend=backend)
+    assert_same(output, attention_with_loops(query, key, value, mask, bias))
+
+
+@each_mask
+def test_bias_gets_the_same_gradient_in_both_backends(mask):
+    gradients = []
+    for backend in ("reference", "sdpa"):
+        bias = randn(H, Q, K, seed=8, grad=True)
+        output = scaled_dot_product_attention(*inputs(), mask, bias, backend=backend)
+        (output * randn(*output.shape, seed=4)).sum().backward()
+        gradients.append(bias.grad)
+    assert gradients[0].isfinite().all()
+    assert_same(*gradients)
+
+
+@each_backend
+def test_bias_follows_the_dtype_of_the_query(backend):
+    inputs_16 = inputs(dtype=torch.bfloat16)
+    output = scaled_dot_product_attention(*inputs_16, PADDING, randn(H, Q, K), backend=backend)
+    assert output.dtype == torch.bfloat16
+
+
+@each_backend
+@pytest.mark.parametrize("shape", [(Q + 1, K), (H + 1, Q, K), (1, B, H, Q, K), (E,)], ids=str)
+def test_bias_that_does_not_broadcast_is_refused(backend, shape):
+    with pytest.raises(ValueError, match=r"bias of shape .* scores of shape \(2, 3, 5, 7\)"):
+        scaled_dot_product_attention(*inputs(), None, torch.zeros(shape), backend=backend)
 
 
 @each_mask
@@ -266,85 +302,3 @@ def test_self_attention_is_the_formula_on_three_projections(d_k, width):
 
 
 # --- recording
-
-
-def test_recording_a_model_names_every_attention():
-    model = small_model()
-    with record_attention(model) as maps:
-        model(SRC_IDS, TGT_IDS)
-    encoder = {f"encoder.layers.{i}.self_attention": (2, 3, 7, 7) for i in range(2)}
-    decoder = {f"decoder.layers.{i}.self_attention": (2, 3, 5, 5) for i in range(3)}
-    crossed = {f"decoder.layers.{i}.cross_attention": (2, 3, 5, 7) for i in range(3)}
-    shapes = {name: tuple(weights.shape) for name, weights in maps.items()}
-    assert shapes == encoder | decoder | crossed
-    for weights in maps.values():
-        assert_same(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        assert not weights.requires_grad
-
-
-def test_recorded_weights_respect_the_masks():
-    model = small_model()
-    with record_attention(model) as maps:
-        model(SRC_IDS, TGT_IDS)
-    for name, weights in maps.items():
-        if "decoder" in name and "self" in name:
-            assert (weights[..., ~causal_mask(5)] == 0).all()
-        else:
-            assert (weights[1, ..., 4:] == 0).all()
-            assert (weights[1, ..., :4] > 0).all()
-
-
-def test_recorded_weights_are_those_of_the_formula():
-    attention = MultiHeadAttention(12, 3)
-    query, memory = randn(B, Q, 12), randn(B, K, 12, seed=1)
-    with record_attention(attention) as maps:
-        output = attention(query, memory, memory, PADDING)
-    heads = [
-        attention.w_q(query).unflatten(-1, (H, E)).transpose(1, 2),
-        attention.w_k(memory).unflatten(-1, (H, E)).transpose(1, 2),
-    ]
-    assert_same(maps[""], attention_weights(*heads, PADDING))
-    values = attention.w_v(memory).unflatten(-1, (H, E)).transpose(1, 2)
-    assert_same(output, attention.w_o((maps[""] @ values).transpose(1, 2).flatten(-2)))
-
-
-@pytest.mark.parametrize("unnamed", range(5))
-def test_inputs_given_by_name_are_recorded_too(unnamed):
-    names = ("query", "key", "value", "mask")
-    tensors = [*inputs(), RANDOM]
-    named = dict(zip(names[unnamed:], tensors[unnamed:], strict=True))
-    with record_attention(attention := ScaledDotProductAttention()) as maps:
-        attention(*tensors[:unnamed], **named)
-    assert_same(maps[""], attention_weights(*tensors[:2], RANDOM))
-
-
-def test_recording_changes_no_output_and_keeps_the_last_call():
-    model = small_model()
-    plain = model(SRC_IDS, TGT_IDS)
-    with record_attention(model) as maps:
-        model(SRC_IDS[:, :3], TGT_IDS[:, :2])
-        recorded = model(SRC_IDS, TGT_IDS)
-    assert torch.equal(recorded, plain)
-    assert maps["decoder.layers.0.cross_attention"].shape == (2, 3, 5, 7)
-
-
-def record_and_fail(model):
-    with record_attention(model) as maps:
-        model(SRC_IDS, TGT_IDS)
-        raise KeyError(maps)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_recording_ends_with_its_block(fails):
-    model = small_model()
-    if fails:
-        with pytest.raises(KeyError) as caught:
-            record_and_fail(model)
-        maps = caught.value.args[0]
-    else:
-        with record_attention(model) as maps:
-            model(SRC_IDS, TGT_IDS)
-    assert len(maps) == 8
-    maps.clear()
-    model(SRC_IDS, TGT_IDS)
-    assert maps == {}

@@ -140,13 +140,20 @@ def test_each_digit_of_a_held_out_pair_occurs_in_training(splits):
 
 def test_lengths_in_training_are_uniform(numbers):
     lengths = Counter(len(str(number)) for number in numbers["train"])
-    assert sorted(lengths) == [1, 2, 3, 4, 5, 6]
+    assert sorted(lengths) == [1, 2, 3, 4, 5, 6, 7]
+    assert lengths.pop(7) / 6000 == pytest.approx(0.05, abs=0.01)
     for count in lengths.values():
-        assert count / 6000 == pytest.approx(1 / 6, abs=0.03)
+        assert count / 6000 == pytest.approx(0.95 / 6, abs=0.03)
+
+
+def test_million_is_known_from_round_numbers_alone(numbers):
+    millions = {number for number in numbers["train"] if number >= 10**6}
+    assert millions == {digit * 10**6 for digit in range(1, 10)}
+    assert all(number % 10**6 for number in numbers["longer"])
 
 
 def test_digits_in_training_are_uniform(numbers):
-    last = Counter(number % 10 for number in numbers["train"] if number >= 10**3)
+    last = Counter(number % 10 for number in numbers["train"] if 10**3 <= number < 10**6)
     total = sum(last.values())
     for digit in range(10):  # the held-out pairs take a little from every digit but 0 and 9
         assert last[digit] / total == pytest.approx(0.1, abs=0.02)

@@ -15,7 +15,7 @@ LONGEST = 300  # lines; a longer module is two ideas
 
 FLOORS = [
     {"attention", "feed_forward", "layer_norm", "plotting", "positional_encoding", "tokenization"},
-    {"embeddings", "multi_head_attention"},
+    {"config", "embeddings", "inspection", "multi_head_attention"},
     {"encoder_decoder"},
     {"transformer"},
     {"checkpoint", "data", "inference"},

@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from helpers import SRC_IDS, TGT_IDS, assert_same, randn, small_model
+from helpers import SRC_IDS, TGT_IDS, assert_same, each_model, randn, small_model
 
 from minitransformer import KVCache, greedy_decode, pad_rows, translate
-
-each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 
 
 @pytest.fixture
@@ -19,11 +17,11 @@ def copier(trained):
 # --- cached = full
 
 
-@each_order
+@each_model
 @pytest.mark.parametrize("first", [1, 3, 5], ids=["one by one", "three first", "all at once"])
 @torch.no_grad()
-def test_cached_decoding_equals_full_decoding(norm_first, first):
-    model = small_model(norm_first=norm_first)
+def test_cached_decoding_equals_full_decoding(changes, first):
+    model = small_model(**changes)
     memory, mask = model.encode(SRC_IDS)
     full = model.decode(TGT_IDS, memory, mask)
     caches = KVCache.for_decoder(model, memory, max_len=5)
@@ -91,10 +89,10 @@ def argmax_loop(model, src_ids, max_new_tokens, eos_id=2):
     return pad_rows(rows)
 
 
-@each_order
+@each_model
 @pytest.mark.parametrize("max_new_tokens", [1, 6, 16])
-def test_greedy_decoding_equals_argmax_loop_without_cache(norm_first, max_new_tokens):
-    model = small_model(norm_first=norm_first)
+def test_greedy_decoding_equals_argmax_loop_without_cache(changes, max_new_tokens):
+    model = small_model(**changes)
     expected = argmax_loop(model, SRC_IDS, max_new_tokens)
     assert torch.equal(greedy_decode(model, SRC_IDS, max_new_tokens=max_new_tokens), expected)
 

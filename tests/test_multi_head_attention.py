@@ -1,11 +1,15 @@
 """Multi-head attention equals torch's, and is nothing but heads side by side."""
 
+import math
+
 import pytest
 import torch
 from helpers import assert_same, randn, shaken, torch_attention
 
 from minitransformer import (
+    ALiBi,
     MultiHeadAttention,
+    RotaryPositionalEncoding,
     causal_mask,
     padding_mask,
     scaled_dot_product_attention,
@@ -104,6 +108,91 @@ def test_drops_weights_only_while_training(backend):
 def test_parameters_are_four_projections(bias, count):
     attention = MultiHeadAttention(D, H, bias=bias)
     assert sum(parameter.numel() for parameter in attention.parameters()) == count
+
+
+# --- shared keys and values
+
+
+@each_backend
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+def test_shared_heads_equal_full_heads_with_repeated_projections(num_kv_heads, backend):
+    grouped = shaken(MultiHeadAttention(D, 6, num_kv_heads=num_kv_heads, backend=backend))
+    full = MultiHeadAttention(D, 6, backend=backend)
+    state = grouped.state_dict()
+    for name in ("w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias"):
+        heads = state[name].unflatten(0, (num_kv_heads, 2))
+        state[name] = heads.repeat_interleave(6 // num_kv_heads, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    assert_same(grouped(*inputs(), PADDING), full(*inputs(), PADDING))
+
+
+def test_shared_heads_make_a_cache_smaller():
+    attention = MultiHeadAttention(D, 6, num_kv_heads=2)
+    keys, values = attention.keys_values(*inputs()[1:])
+    assert keys.shape == values.shape == (B, 2, K, 2)
+    count = sum(parameter.numel() for parameter in attention.parameters())
+    assert count == 2 * (D * D + D) + 2 * (D * 4 + 4)
+
+
+@pytest.mark.parametrize("num_kv_heads", [0, 4, 5, 12, -1])
+def test_shared_heads_that_do_not_divide_the_heads_are_refused(num_kv_heads):
+    with pytest.raises(ValueError, match=f"num_heads, got {num_kv_heads} and 6"):
+        MultiHeadAttention(D, 6, num_kv_heads=num_kv_heads)
+
+
+# --- positions inside attention
+
+
+@each_backend
+@pytest.mark.parametrize("num_kv_heads", [3, 1])
+def test_rotary_turns_queries_and_keys_but_not_values(backend, num_kv_heads):
+    options = {"num_kv_heads": num_kv_heads, "backend": backend}
+    attention = shaken(MultiHeadAttention(D, H, positional_encoding="rotary", **options))
+    plain = MultiHeadAttention(D, H, **options)
+    plain.load_state_dict(attention.state_dict())
+    query, key, value = inputs()
+    turn = RotaryPositionalEncoding(E)
+    keys, values = plain.keys_values(key, value)
+    queries = turn(plain.split_heads(plain.w_q(query)), 2)
+    group = H // num_kv_heads
+    heads = scaled_dot_product_attention(
+        queries, turn(keys).repeat_interleave(group, 1), values.repeat_interleave(group, 1), CAUSAL
+    )
+    expected = plain.w_o(heads.transpose(1, 2).flatten(2))
+    turned_keys, same_values = attention.keys_values(key, value)
+    assert torch.equal(same_values, values)
+    assert_same(attention.attend(query, turned_keys, same_values, CAUSAL, start=2), expected)
+
+
+@each_backend
+def test_alibi_is_added_to_the_scores(backend):
+    attention = shaken(MultiHeadAttention(D, H, positional_encoding="alibi", backend=backend))
+    query, key, value = inputs()
+    keys, values = attention.keys_values(key, value)
+    queries = attention.split_heads(attention.w_q(query))
+    scores = queries @ keys.mT / math.sqrt(E) + ALiBi(H)(Q, K)
+    weights = scores.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+    expected = attention.w_o((weights @ values).transpose(1, 2).flatten(2))
+    assert_same(attention(query, key, value, CAUSAL), expected)
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi"])
+def test_cached_attention_equals_full_attention(scheme):
+    attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, positional_encoding=scheme))
+    x = inputs()[1]
+    full = attention(x, x, x, causal_mask(K))
+    keys, values = attention.keys_values(x, x)
+    for start, end in ((0, 3), (3, 4), (4, K)):
+        new_keys, _ = attention.keys_values(x[:, start:end], x[:, start:end], start)
+        assert_same(new_keys, keys[:, :, start:end])
+        mask = causal_mask(end - start, end)
+        part = attention.attend(x[:, start:end], keys[:, :, :end], values[:, :, :end], mask, start)
+        assert_same(part, full[:, start:end])
+
+
+def test_unknown_scheme_is_refused():
+    with pytest.raises(ValueError, match="None, 'rotary' or 'alibi', got 'sinusoidal'"):
+        MultiHeadAttention(D, H, positional_encoding="sinusoidal")
 
 
 @pytest.mark.parametrize(("num_heads", "d_model"), [(5, 12), (0, 12), (24, 12), (-3, 12)])

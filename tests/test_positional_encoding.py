@@ -6,7 +6,19 @@ import pytest
 import torch
 from helpers import assert_same, randn
 
-from minitransformer import SinusoidalPositionalEncoding, sinusoidal_positions
+from minitransformer import (
+    ALiBi,
+    LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
+    SinusoidalPositionalEncoding,
+    alibi_slopes,
+    sinusoidal_positions,
+)
+
+each_added = pytest.mark.parametrize(
+    "scheme", [SinusoidalPositionalEncoding, LearnedPositionalEncoding]
+)
+each_layout = pytest.mark.parametrize("layout", ["interleaved", "half"])
 
 
 def positions_with_loops(positions, d_model):
@@ -62,11 +74,153 @@ def test_there_is_nothing_to_learn_or_to_save():
 
 
 @pytest.mark.parametrize(("length", "start", "end"), [(17, 0, 17), (1, 16, 17), (5, 14, 19)])
-def test_position_past_the_table_is_refused(length, start, end):
+@pytest.mark.parametrize(
+    "scheme",
+    [SinusoidalPositionalEncoding, LearnedPositionalEncoding, RotaryPositionalEncoding],
+)
+def test_position_past_the_table_is_refused(scheme, length, start, end):
     with pytest.raises(ValueError, match=f"{end} positions is longer than max_len=16"):
-        SinusoidalPositionalEncoding(12, 16)(torch.zeros(1, length, 12), start)
+        scheme(12, 16)(torch.zeros(1, length, 12), start)
 
 
 def test_last_position_of_the_table_is_allowed():
     encode = SinusoidalPositionalEncoding(12, 16)
     assert_same(encode(torch.zeros(1, 1, 12), 15)[0], positions_with_loops([15], 12))
+
+
+# --- learned
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_learned_vectors_are_added_and_only_those_used_get_a_gradient(start):
+    encode = LearnedPositionalEncoding(12, 16)
+    x, weighting = randn(2, 5, 12), randn(2, 5, 12, seed=1)
+    output = encode(x, start)
+    assert_same(output, x + encode.weight[start : start + 5])
+    (output * weighting).sum().backward()
+    expected = torch.zeros(16, 12)
+    expected[start : start + 5] = weighting.sum(0)
+    assert_same(encode.weight.grad, expected)
+
+
+def test_learned_vectors_start_as_large_as_sinusoids():
+    learned, fixed = LearnedPositionalEncoding(64, 512).weight, sinusoidal_positions(512, 64)
+    assert learned.square().mean().item() == pytest.approx(fixed.square().mean().item(), rel=0.05)
+
+
+@each_added
+def test_dtype_of_the_input_is_kept_by_both(scheme):
+    assert scheme(12)(randn(1, 3, 12, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+# --- rotary
+
+
+def turned_with_complex_numbers(x, start, layout):
+    """Su et al., section 3.2: pair i times e^(i·pos·θ_i)."""
+    half = x.size(-1) // 2
+    first, second = (
+        (x[..., 0::2], x[..., 1::2]) if layout == "interleaved" else (x[..., :half], x[..., half:])
+    )
+    theta = torch.tensor([10_000 ** (-2 * i / x.size(-1)) for i in range(half)])
+    angle = torch.arange(start, start + x.size(-2))[:, None] * theta
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angle), angle)
+    output = torch.empty_like(x)
+    if layout == "interleaved":
+        output[..., 0::2], output[..., 1::2] = turned.real, turned.imag
+    else:
+        output[..., :half], output[..., half:] = turned.real, turned.imag
+    return output
+
+
+@each_layout
+@pytest.mark.parametrize("start", [0, 9])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 12), (5, 12), (3, 5, 2)], ids=str)
+def test_rotary_equals_complex_multiplication(layout, start, shape):
+    x = randn(*shape)
+    rotary = RotaryPositionalEncoding(shape[-1], 16, layout)
+    assert_same(rotary(x, start), turned_with_complex_numbers(x, start, layout))
+
+
+@each_layout
+def test_rotary_scores_depend_on_the_distance_alone(layout):
+    rotary = RotaryPositionalEncoding(12, 64, layout)
+    query, key = randn(1, 12, seed=1), randn(1, 12, seed=2)
+    for distance in (-7, 0, 3):
+        scores = [
+            (rotary(query, start) @ rotary(key, start - distance).T).item()
+            for start in range(7, 50, 6)
+        ]
+        assert scores == pytest.approx([scores[0]] * len(scores), abs=1e-4)
+
+
+@each_layout
+def test_rotary_keeps_lengths_and_leaves_the_first_position(layout):
+    x = randn(2, 3, 5, 12)
+    turned = RotaryPositionalEncoding(12, 16, layout)(x)
+    assert_same(turned.norm(dim=-1), x.norm(dim=-1))
+    assert_same(turned[..., 0, :], x[..., 0, :])
+    assert (turned[..., 1:, :] - x[..., 1:, :]).abs().amax(-1).min() > 0.1
+
+
+def test_layouts_differ_by_an_order_of_components():
+    x, order = randn(2, 5, 12), [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]
+    interleaved, half = (RotaryPositionalEncoding(12, 16, name) for name in ("interleaved", "half"))
+    assert_same(interleaved(x[..., order]), half(x)[..., order])
+    assert not torch.allclose(interleaved(x), half(x), atol=0.1)
+
+
+def test_rotary_has_nothing_to_learn_or_to_save_and_keeps_the_dtype():
+    rotary = RotaryPositionalEncoding(12)
+    assert list(rotary.parameters()) == []
+    assert rotary.state_dict() == {}
+    assert rotary(randn(1, 3, 12, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_rotary_refuses_odd_widths_and_unknown_layouts():
+    with pytest.raises(ValueError, match=r"d_k must be even .* got 5"):
+        RotaryPositionalEncoding(5)
+    with pytest.raises(ValueError, match="'interleaved' or 'half', got 'pairs'"):
+        RotaryPositionalEncoding(4, layout="pairs")
+
+
+# --- ALiBi
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "slopes"),
+    [
+        (1, [2**-8]),
+        (2, [2**-4, 2**-8]),
+        (3, [2**-4, 2**-8, 2**-2]),
+        (8, [2**-exponent for exponent in range(1, 9)]),
+        (
+            12,  # as the authors' code gives them
+            [2**-e for e in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5],
+        ),
+    ],
+)
+def test_slopes_are_the_papers(num_heads, slopes):
+    assert_same(alibi_slopes(num_heads), torch.tensor(slopes), 1e-6)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(5, 5), (5, 7), (1, 7), (0, 3)])
+def test_biases_fall_with_the_distance(num_queries, num_keys):
+    bias = ALiBi(3)(num_queries, num_keys)
+    assert bias.shape == (3, num_queries, num_keys)
+    for h, slope in enumerate(alibi_slopes(3).tolist()):
+        for i in range(num_queries):
+            for j in range(num_keys):
+                distance = abs(num_keys - num_queries + i - j)
+                assert bias[h, i, j].item() == pytest.approx(-slope * distance)
+
+
+def test_no_heads_have_no_slopes():
+    with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+        alibi_slopes(0)
+
+
+def test_alibi_has_nothing_to_learn_or_to_save():
+    alibi = ALiBi(3)
+    assert list(alibi.parameters()) == []
+    assert alibi.state_dict() == {}

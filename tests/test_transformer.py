@@ -8,6 +8,7 @@ from helpers import (
     SRC_IDS,
     TGT_IDS,
     assert_same,
+    each_model,
     randn,
     small_config,
     small_model,
@@ -62,10 +63,10 @@ def test_model_equals_torch_with_gradients(norm_first, activation, attention_bia
 # --- no peeking
 
 
-@each_order
+@each_model
 @pytest.mark.parametrize("position", range(5))
-def test_output_depends_on_its_own_token_and_on_none_after_it(norm_first, position):
-    model = small_model(norm_first=norm_first)
+def test_output_depends_on_its_own_token_and_on_none_after_it(changes, position):
+    model = small_model(**changes)
     changed = TGT_IDS.clone()
     changed[:, position] = 23
     before, after = model(SRC_IDS, TGT_IDS), model(SRC_IDS, changed)
@@ -89,19 +90,19 @@ def padded(ids, amount):
     return torch.nn.functional.pad(ids, (0, amount))
 
 
-@each_order
+@each_model
 @pytest.mark.parametrize("amount", [1, 4])
-def test_more_padding_changes_nothing(norm_first, amount):
-    model = small_model(norm_first=norm_first)
+def test_more_padding_changes_nothing(changes, amount):
+    model = small_model(**changes)
     before = model(SRC_IDS, TGT_IDS)
     assert_same(model(padded(SRC_IDS, amount), TGT_IDS), before)
     after = model(padded(SRC_IDS, amount), padded(TGT_IDS, amount))
     assert_same(after[:, : TGT_IDS.size(1)], before)
 
 
-@each_order
-def test_row_alone_equals_row_in_a_batch(norm_first):
-    model = small_model(norm_first=norm_first)
+@each_model
+def test_row_alone_equals_row_in_a_batch(changes):
+    model = small_model(**changes)
     together = model(SRC_IDS, TGT_IDS)
     alone = model(SRC_IDS[1:, :4], TGT_IDS[1:, :3])
     assert_same(together[1, :3], alone[0])
@@ -148,9 +149,9 @@ def test_another_id_may_be_the_padding():
     assert_same(other(swap[SRC_IDS], swap[TGT_IDS]), expected)
 
 
-@each_order
-def test_source_of_padding_alone_gives_finite_logits_and_gradients(norm_first):
-    model, src = small_model(norm_first=norm_first), SRC_IDS.clone()
+@each_model
+def test_source_of_padding_alone_gives_finite_logits_and_gradients(changes):
+    model, src = small_model(**changes), SRC_IDS.clone()
     src[1] = 0
     logits = model(src, TGT_IDS)
     assert logits.isfinite().all()
@@ -179,9 +180,9 @@ def test_without_positions_the_memory_follows_its_tokens(norm_first):
 # --- gradients, dropout, precision
 
 
-@each_order
-def test_every_parameter_gets_a_gradient(norm_first):
-    model = small_model(norm_first=norm_first, attention_bias=False, tie_output=False)
+@each_model
+def test_every_parameter_gets_a_gradient(changes):
+    model = small_model(**changes, attention_bias=False, tie_output=False)
     label_smoothing_loss(model(SRC_IDS, TGT_IDS), TGT_IDS).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
@@ -343,6 +344,13 @@ def test_generator_alone_decides_the_start():
             )
         ),
         ({"num_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
+        ({"num_kv_heads": 2}, "num_kv_heads must divide num_heads, got 2 and 3"),
+        ({"num_kv_heads": 0}, "num_kv_heads must divide num_heads, got 0 and 3"),
+        ({"positional_encoding": "sine"}, "one of .*'rotary', 'alibi', 'none'.*, got 'sine'"),
+        (
+            {"positional_encoding": "rotary", "num_heads": 4},
+            "rotary needs heads of even width d_model/num_heads, got 3",
+        ),
         ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
         ({"dropout": -0.1}, r"dropout must be at least 0 and below 1, got -0\.1"),
         ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),
@@ -401,9 +409,59 @@ def test_ids_that_are_no_integers_are_refused():
         small_model()(SRC_IDS, TGT_IDS.float())
 
 
-def test_longest_sequences_are_allowed():
-    src, tgt = SRC_IDS.repeat(1, 3)[:, :16], TGT_IDS.repeat(1, 4)[:, :16]
-    assert small_model()(src, tgt).shape == (2, 16, 31)
+@each_model
+def test_longest_sequences_are_allowed_and_longer_ones_refused(changes):
+    model = small_model(**changes)
+    src, tgt = SRC_IDS.repeat(1, 3), TGT_IDS.repeat(1, 4)
+    assert model(src[:, :16], tgt[:, :16]).shape == (2, 16, 31)
+    with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):
+        model(src[:, :17], tgt[:, :16])
+    with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):
+        model(src[:, :16], tgt[:, :17])
+
+
+# --- positions
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "rotary", "alibi"])
+def test_order_matters_through_positions(scheme):
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    src = SRC_IDS[:1]
+    with_positions = small_model(positional_encoding=scheme)
+    before, after = (with_positions.encode(ids)[0] for ids in (src, src[:, order]))
+    assert not torch.allclose(after, before[:, order], atol=1e-3)
+    without = small_model(positional_encoding="none")
+    before, after = (without.encode(ids)[0] for ids in (src, src[:, order]))
+    assert_same(after, before[:, order])
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "none"])
+def test_relative_schemes_see_distances_alone(scheme):
+    """The same tokens, further to the right behind keys that nobody may attend."""
+    layers = small_model(positional_encoding=scheme).encoder.layers
+    x, shift = randn(2, 5, 12), 4
+    moved = torch.cat([randn(2, shift, 12, seed=1), x], dim=1)
+    hidden = torch.arange(5 + shift) >= shift
+    for layer in layers:
+        x, moved = layer(x), layer(moved, hidden)
+        assert_same(moved[:, shift:], x)
+
+
+def test_learned_positions_are_the_only_parameters_a_scheme_brings():
+    counts = {
+        scheme: sum(p.numel() for p in small_model(positional_encoding=scheme).parameters())
+        for scheme in ("none", "sinusoidal", "rotary", "alibi", "learned")
+    }
+    assert counts.pop("learned") == counts["none"] + 16 * 12
+    assert len(set(counts.values())) == 1
+
+
+def test_multi_query_heads_save_two_thirds_of_keys_and_values():
+    full, shared = (
+        sum(p.numel() for p in small_model(num_kv_heads=heads).parameters()) for heads in (3, 1)
+    )
+    attentions, saved = 2 + 2 * 3, 2 * 8 * (12 + 1)
+    assert full - shared == attentions * saved
 
 
 def test_int32_ids_are_the_same_ids():

@@ -1,0 +1,147 @@
+"""What decides the shape of a model: one frozen dataclass, checked when it is made.
+
+Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), table 3.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minitransformer.feed_forward import ACTIVATIONS
+
+__all__ = ["TransformerConfig"]
+
+POSITIONAL_ENCODINGS = ("sinusoidal", "learned", "rotary", "alibi", "none")
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Everything that decides the shape of a `Transformer`.
+
+    Args:
+        src_vocab_size: tokens in the source vocabulary.
+        tgt_vocab_size: tokens in the target vocabulary, v.
+        d_model: width, d.
+        num_heads: heads of each attention, h; divides d_model.
+        num_encoder_layers: encoder layers, the paper's N.
+        num_decoder_layers: decoder layers, the paper's N.
+        d_ff: inner width of the feed-forward networks, f.
+        dropout: probability of zeroing an element of a sub-layer's output or of the embedded
+            tokens while training.
+        activation: "relu" (the paper's) or "gelu", in the feed-forward networks.
+        norm_first: False normalises after each residual connection (post-norm, the paper's),
+            True before each sub-layer and once at the end of each stack (pre-norm).
+        attention_bias: whether the attention projections have biases; the paper's have none.
+        num_kv_heads: heads of keys and values (grouped-query attention); divides num_heads, which
+            it is when left out.
+        positional_encoding: "sinusoidal" (the paper's) or "learned", added to the embedded tokens;
+            "rotary" or "alibi", inside every self-attention; or "none".
+        share_embeddings: source and target use one embedding (one vocabulary).
+        tie_output: the output projection uses the target embedding's weight.
+        max_len: longest sequence, in tokens, on either side.
+        pad_id: the id that fills short rows of a batch.
+
+    Raises:
+        ValueError: if a value is out of range, or two do not fit together.
+
+    Example:
+        >>> TransformerConfig(100, 100, d_model=64, num_heads=5)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_heads must divide d_model, got 5 and 64
+
+    Built in chapter 8. Paper: table 3.
+    """
+
+    src_vocab_size: int
+    tgt_vocab_size: int
+    d_model: int = 512
+    num_heads: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    activation: str = "relu"
+    norm_first: bool = False
+    attention_bias: bool = True
+    num_kv_heads: int | None = None
+    positional_encoding: str = "sinusoidal"
+    share_embeddings: bool = False
+    tie_output: bool = True
+    max_len: int = 1024
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "src_vocab_size",
+            "tgt_vocab_size",
+            "d_model",
+            "num_heads",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "d_ff",
+            "max_len",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide d_model, got {self.num_heads} and {self.d_model}"
+            )
+        if self.num_kv_heads is not None and (
+            self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads
+        ):
+            raise ValueError(
+                f"num_kv_heads must divide num_heads, got {self.num_kv_heads} and {self.num_heads}"
+            )
+        if self.positional_encoding not in POSITIONAL_ENCODINGS:
+            raise ValueError(
+                f"positional_encoding must be one of {POSITIONAL_ENCODINGS}, "
+                f"got {self.positional_encoding!r}"
+            )
+        d_k = self.d_model // self.num_heads
+        if self.positional_encoding == "rotary" and d_k % 2:
+            raise ValueError(f"rotary needs heads of even width d_model/num_heads, got {d_k}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}"
+            )
+        if self.share_embeddings and self.src_vocab_size != self.tgt_vocab_size:
+            raise ValueError(
+                "share_embeddings needs one vocabulary, got "
+                f"src_vocab_size={self.src_vocab_size} and tgt_vocab_size={self.tgt_vocab_size}"
+            )
+        if not 0 <= self.pad_id < min(self.src_vocab_size, self.tgt_vocab_size):
+            raise ValueError(
+                f"pad_id must lie in both vocabularies, got {self.pad_id} with "
+                f"{self.src_vocab_size} and {self.tgt_vocab_size} tokens"
+            )
+
+    @classmethod
+    def base(cls, vocab_size: int = 37_000) -> "TransformerConfig":
+        """The paper's base model, English to German: 65 million parameters in its table 3.
+
+        Example:
+            >>> config = TransformerConfig.base()
+            >>> config.d_model, config.num_heads, config.d_ff, config.norm_first
+            (512, 8, 2048, False)
+        """
+        return cls(vocab_size, vocab_size, attention_bias=False, share_embeddings=True)
+
+    @property
+    def layer_options(self) -> dict[str, Any]:
+        """The keyword arguments of every `EncoderLayer` and `DecoderLayer` of the model."""
+        in_attention = self.positional_encoding in ("rotary", "alibi")
+        return {
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "norm_first": self.norm_first,
+            "attention_bias": self.attention_bias,
+            "num_kv_heads": self.num_kv_heads,
+            "positional_encoding": self.positional_encoding if in_attention else None,
+            "max_len": self.max_len,
+        }
