@@ -4,7 +4,11 @@ Each module keeps what a chapter of the book builds:
 
 | module | chapter | what it holds |
 | --- | --- | --- |
-| `tokenization` | 1 | text to integers: words, byte-pair encoding |
+| `tokenization` | 1 | text to integers: characters, words |
+| `byte_pair_encoding` | 1 | tokens learned by merging pairs of bytes |
+| `wordpiece` | 1 | tokens learned by merging pairs of characters |
+| `merging` | 1 | the loops that learn and apply merges |
+| `tokenizer_file` | 1 | the file of a tokenizer |
 | `embeddings` | 2 | token embedding, output projection |
 | `positional_encoding` | 3 | sinusoidal, learned, rotary, ALiBi |
 | `attention` | 4 | masks, scaled dot-product attention |
@@ -33,6 +37,7 @@ from minitransformer.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
@@ -68,7 +73,12 @@ from minitransformer.positional_encoding import (
     alibi_slopes,
     sinusoidal_positions,
 )
-from minitransformer.tokenization import BPETokenizer, Tokenizer, WordTokenizer, pad_rows
+from minitransformer.tokenization import (
+    CharacterTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    pad_rows,
+)
 from minitransformer.trainer import Trainer, exact_match, load_translator
 from minitransformer.training import (
     TrainingConfig,
@@ -77,6 +87,7 @@ from minitransformer.training import (
     noam_schedule,
 )
 from minitransformer.transformer import Transformer
+from minitransformer.wordpiece import WordPieceTokenizer
 
 __version__ = "0.1.0"
 
@@ -85,6 +96,7 @@ __all__ = [
     "ALiBi",
     "BPETokenizer",
     "Batch",
+    "CharacterTokenizer",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -108,6 +120,7 @@ __all__ = [
     "TrainingConfig",
     "Transformer",
     "TransformerConfig",
+    "WordPieceTokenizer",
     "WordTokenizer",
     "alibi_slopes",
     "attention_weights",

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import torch
 
+from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.config import TransformerConfig
 from minitransformer.data import number_words
 from minitransformer.inference import translate
-from minitransformer.tokenization import BPETokenizer, WordTokenizer
+from minitransformer.tokenization import WordTokenizer
 from minitransformer.trainer import Trainer, exact_match, load_translator
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
-NUM_MERGES = 45
+TGT_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
 
 
 def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
@@ -28,11 +29,11 @@ def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> T
     Example:
         >>> trainer = new_trainer(TrainingConfig())
         >>> sum(parameter.numel() for parameter in trainer.model.parameters())
-        969728
+        969984
     """
     pairs = number_words(config.seed)["train"]
     src_tokenizer = WordTokenizer.train(pair.src for pair in pairs)
-    tgt_tokenizer = BPETokenizer.train((pair.tgt for pair in pairs), NUM_MERGES)
+    tgt_tokenizer = BPETokenizer.train((pair.tgt for pair in pairs), TGT_VOCAB_SIZE)
     model_config = TransformerConfig(
         src_tokenizer.vocab_size,
         tgt_tokenizer.vocab_size,

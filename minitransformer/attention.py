@@ -169,7 +169,7 @@ def scaled_dot_product_attention(
     if backend != "sdpa":
         raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
     check_attention(query, key, mask, bias)
-    bias = None if bias is None else bias.to(query.dtype)
+    bias = None if bias is None else torch.atleast_2d(bias.to(query.dtype))
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout)
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.

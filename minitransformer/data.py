@@ -88,13 +88,13 @@ def number_words(
     """Numbers in English words with their German, in four splits.
 
     - `train`: below 10⁶, the number of digits drawn uniformly from 1 to 6, with repetition;
-      never a number of the other splits. One in twenty is a round million, such as "three
-      million", so that the word is known.
+      never a number of the other splits. One in twenty is a million or several with at most
+      three digits after them, as in "three million forty", so that the word is known.
     - `held_out`: distinct numbers of 4 to 6 digits, and a few of 3 (short ones are scarce, and
       training needs them).
     - `composition`: numbers that hold a tens-units pair of `HELD_OUT_PAIRS`, as in 342 or 42,007.
-    - `longer`: numbers of 7 digits. No word in them is new, but they are longer than any that
-      training shows, and have more parts.
+    - `longer`: numbers of 7 digits with thousands. No word in them is new, but most are longer
+      than any number of training, and none of those has both millions and thousands.
 
     Args:
         seed: the draw; the same seed gives the same splits everywhere.
@@ -135,12 +135,13 @@ def number_words(
             split[number] = None
     while len(longer) < num_held_out:
         number = draw(7)
-        if number % 10**6:
+        if number % 10**6 >= 1000:
             longer[number] = None
     train: list[int] = []
     while len(train) < num_train:
-        round_million = generator.random() < 0.05
-        number = generator.randint(1, 9) * 10**6 if round_million else draw(1, 2, 3, 4, 5, 6)
+        number = draw(1, 2, 3, 4, 5, 6)
+        if generator.random() < 0.05:
+            number = generator.randint(1, 9) * 10**6 + number % 1000
         if number not in held_out and not holds_out(number):
             train.append(number)
     splits = {"train": train, "held_out": held_out, "composition": composition, "longer": longer}

@@ -162,12 +162,12 @@ def translate(
 
     Example:
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import BPETokenizer, WordTokenizer
-        >>> words, pieces = WordTokenizer.train(["one two"]), BPETokenizer.train(["eins"], 2)
-        >>> sizes = words.vocab_size, pieces.vocab_size
+        >>> from minitransformer.tokenization import CharacterTokenizer, WordTokenizer
+        >>> words, letters = WordTokenizer.train(["one two"]), CharacterTokenizer.train(["eins"])
+        >>> sizes = words.vocab_size, letters.vocab_size
         >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
-        >>> len(translate(model, ["two", "one two"], words, pieces, max_new_tokens=3))
+        >>> len(translate(model, ["two", "one two"], words, letters, max_new_tokens=3))
         2
 
     Built in chapter 10.

@@ -1,84 +1,228 @@
-"""Text to integers and back: words, and byte-pair encoding.
+"""Text to integers and back: what all tokenizers share, and the two whose tokens are plain to see.
 
-Built in chapter 1. Paper: "Neural Machine Translation of Rare Words with Subword Units"
-(Sennrich et al., 2016), on which section 5.1 of "Attention Is All You Need" rests.
+A tokenizer cuts a text into *pieces* that no token crosses, and each piece into *tokens*, whose
+numbers are the *ids* that a model reads. Characters and words are here; byte-pair encoding and
+WordPiece, which learn their tokens, have modules of their own.
+
+Built in chapter 1.
 """
 
-import heapq
+import os
 import re
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-__all__ = ["BPETokenizer", "Tokenizer", "WordTokenizer", "pad_rows"]
+from minitransformer.tokenizer_file import (
+    CHARACTERS,
+    JOINED_WORDS,
+    WORDS,
+    common_settings,
+    read_json,
+    read_model,
+    write_json,
+)
+
+__all__ = ["CharacterTokenizer", "Tokenizer", "WordTokenizer", "pad_rows"]
+
+CACHE_SIZE = 2**17  # pieces
+
+WORD = re.compile(r"\w+|[^\w\s]")
+NEEDLESS_SPACE = re.compile(r" ##| (?=[-.,;:!?])|(?<=-) ")
 
 
 class Tokenizer(ABC):
-    """What every tokenizer can do. The special tokens come first and are the same in all.
+    """What every tokenizer can do. The special tokens are ids 0 to 4 in all of them.
+
+    `<pad>` fills short rows, `<bos>` and `<eos>` begin and end a sequence, `<unk>` stands for
+    what has no token, `<mask>` for what a model is to guess.
+
+    The file format is the `tokenizer.json` of the library `tokenizers`: it loads what `save`
+    writes and finds the same ids, and `load` reads what it saves with the same settings.
 
     Args:
-        tokens: the vocabulary after the special tokens, each token's bytes, in order of id.
+        tokens: the vocabulary after the special tokens, in order of id, as the file spells it.
+
+    Raises:
+        ValueError: if a token occurs twice, or has a lone surrogate, which no file can hold.
 
     Built in chapter 1.
     """
 
-    special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
-    pad_id, bos_id, eos_id, unk_id = range(4)
+    special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
+    pad_id, bos_id, eos_id, unk_id, mask_id = range(5)
+    settings: ClassVar[dict[str, Any]]
+    """What the file says about this kind of tokenizer: pre_tokenizer, decoder, model."""
 
-    def __init__(self, tokens: Sequence[bytes]) -> None:
-        self.tokens = (*(name.encode() for name in self.special_tokens), *tokens)
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.tokens = (*self.special_tokens, *tokens)
+        self.ids = {token: index for index, token in enumerate(self.tokens)}
+        self.cache: dict[str, list[int]] = {}
+        for index, token in enumerate(self.tokens):
+            if self.ids[token] != index:
+                raise ValueError(f"token {token!r} occurs twice: {index} and {self.ids[token]}")
+        if surrogate := re.search("[\ud800-\udfff]", "".join(self.tokens)):
+            raise ValueError(f"a token has the lone surrogate {surrogate[0]!r}, which is no text")
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens, the special ones included."""
         return len(self.tokens)
 
+    @classmethod
     @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """Cut text into tokens and return their ids; adds no special tokens."""
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Choose up to `vocab_size` tokens, the special ones included, by their use in `texts`."""
+
+    @staticmethod
+    @abstractmethod
+    def split(text: str) -> list[str]:
+        """Cut a text into the pieces that no token crosses."""
+
+    def encode_piece(self, piece: str) -> list[int]:
+        """The ids of one piece; here, where nothing cuts it further, a single one."""
+        return [self.ids.get(piece, self.unk_id)]
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Join tokens to text; special tokens other than <unk> leave no trace."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Everything needed to rebuild the tokenizer, as JSON can hold it."""
-
-    def labels(self, ids: Iterable[int]) -> list[str]:
-        """Each id's token as readable text, for figures; half a character shows as "\\ufffd"."""
-        return [self.token(token_id).decode(errors="replace") for token_id in ids]
-
-    def token(self, token_id: int) -> bytes:
-        """The bytes of one token; a ValueError if the id lies outside the vocabulary."""
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(
-                f"id {token_id} lies outside the vocabulary of {self.vocab_size} tokens"
-            )
-        return self.tokens[token_id]
-
-    def visible(self, ids: Iterable[int]) -> list[bytes]:
-        """The tokens that show in decoded text: all but <pad>, <bos> and <eos>."""
-        return [self.token(i) for i in ids if i not in (self.pad_id, self.bos_id, self.eos_id)]
-
-    @staticmethod
-    def from_dict(state: dict[str, Any]) -> "Tokenizer":
-        """Rebuild what `to_dict` wrote.
+        """Join tokens to text; <pad>, <bos> and <eos> leave no trace.
 
         Raises:
-            ValueError: if the kind of tokenizer is unknown.
+            ValueError: if an id lies outside the vocabulary.
         """
-        match state:
-            case {"kind": "word", "words": words}:
-                return WordTokenizer(words)
-            case {"kind": "bpe", "merges": merges}:
-                return BPETokenizer(merges)
-        raise ValueError(f"kind must be 'word' or 'bpe', got {state.get('kind')!r}")
+
+    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Cut text into tokens and return their ids; adds no special tokens.
+
+        Args:
+            text: any text.
+            parse_special: whether "<eos>" in the text means the special token. Otherwise it is
+                five characters like others, so that what a user types cannot end a sequence.
+        """
+        ids: list[int] = []
+        parts = re.split(f"({'|'.join(self.special_tokens)})", text) if parse_special else [text]
+        for index, part in enumerate(parts):
+            if index % 2:  # re.split puts what it splits at between the rest
+                ids.append(self.ids[part])
+                continue
+            for piece in self.split(part):
+                found = self.cache.get(piece)
+                if found is None:
+                    if len(self.cache) >= CACHE_SIZE:
+                        self.cache.clear()
+                    found = self.cache[piece] = self.encode_piece(piece)
+                ids += found
+        return ids
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """Each id's token as readable text, for figures."""
+        return [self.token(index) for index in ids]
+
+    def token(self, index: int) -> str:
+        """The token of an id; a ValueError if the id lies outside the vocabulary."""
+        if not 0 <= index < self.vocab_size:
+            raise ValueError(f"id {index} lies outside the vocabulary of {self.vocab_size} tokens")
+        return self.tokens[index]
+
+    def visible(self, ids: Iterable[int]) -> Iterator[str]:
+        """The tokens that show in decoded text: all but <pad>, <bos> and <eos>."""
+        return (self.token(i) for i in ids if i not in (self.pad_id, self.bos_id, self.eos_id))
+
+    @classmethod
+    def count_pieces(cls, texts: Iterable[str]) -> Counter[str]:
+        """How often each piece occurs in `texts`."""
+        if isinstance(texts, str):
+            raise TypeError("texts must be an iterable of texts, got a single str")
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(cls.split(text))
+        return counts
+
+    @classmethod
+    def frequent_pieces(cls, texts: Iterable[str], vocab_size: int | None) -> list[str]:
+        """The most frequent pieces, of equally frequent ones the smaller; None means all."""
+        specials = len(cls.special_tokens)
+        if vocab_size is not None and vocab_size < specials:
+            raise ValueError(
+                f"vocab_size must be at least {specials}, the special tokens, got {vocab_size}"
+            )
+        counts = cls.count_pieces(texts)
+        pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
+        return pieces if vocab_size is None else pieces[: vocab_size - specials]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the tokenizer's file: everything needed to rebuild it."""
+        model = self.settings["model"] | {"vocab": self.ids}
+        return common_settings(self.special_tokens) | self.settings | {"model": model}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Rebuild what `to_dict` returned.
+
+        Raises:
+            ValueError: if a setting is not what this package does, or the vocabulary is broken;
+                the message names what was found and what was expected.
+        """
+        kinds = [kind for kind in (cls, *cls.__subclasses__()) if hasattr(kind, "settings")]
+        types = dict.fromkeys(kind.settings["model"]["type"] for kind in kinds)
+        found = (state.get("model") or {}).get("type")
+        if found not in types:
+            raise ValueError(f"model.type is {found!r}, expected {' or '.join(types)}")
+        kinds = [kind for kind in kinds if kind.settings["model"]["type"] == found]
+        split = state.get("pre_tokenizer")
+        kind = next((k for k in kinds if k.settings["pre_tokenizer"] == split), kinds[0])
+        return kind(*read_model(state, kind.settings, cls.special_tokens))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a tokenizer.json, in a single step; its folder must exist."""
+        write_json(self.to_dict(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a tokenizer.json.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is damaged, or as in `from_dict`.
+        """
+        return cls.from_dict(read_json(path))
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token a character; characters never seen become <unk>.
+
+    Args:
+        tokens: the characters, in order of id.
+
+    Example:
+        >>> tokenizer = CharacterTokenizer.train(["zwei zig"])
+        >>> tokenizer.labels(tokenizer.encode("zu"))
+        ['z', '<unk>']
+
+    Built in chapter 1.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {
+        "pre_tokenizer": CHARACTERS,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "unk_token": "<unk>"},
+    }
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
+        """Make tokens of the most frequent characters in `texts`; None means of all."""
+        return cls(cls.frequent_pieces(texts, vocab_size))
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        return list(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self.visible(ids))
 
 
 class WordTokenizer(Tokenizer):
@@ -88,7 +232,7 @@ class WordTokenizer(Tokenizer):
     before punctuation.
 
     Args:
-        words: the vocabulary, in order of id.
+        tokens: the words, in order of id.
 
     Example:
         >>> tokenizer = WordTokenizer.train(["forty-two", "two hundred"])
@@ -100,175 +244,33 @@ class WordTokenizer(Tokenizer):
     Built in chapter 1.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
-        super().__init__([word.encode() for word in words])
-        self.words = list(words)
-        self.ids = {word: index for index, word in enumerate(words, len(self.special_tokens))}
+    settings: ClassVar[dict[str, Any]] = {
+        "pre_tokenizer": WORDS,
+        "decoder": JOINED_WORDS,
+        "model": {"type": "WordLevel", "unk_token": "<unk>"},
+    }
 
     @classmethod
-    def train(cls, texts: Iterable[str]) -> "WordTokenizer":
-        """Make a token of every word in `texts`, the frequent ones first."""
-        counts = Counter(word for text in texts for word in split_words(text))
-        return cls(sorted(counts, key=lambda word: (-counts[word], word)))
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
+        """Make tokens of the most frequent words in `texts`; None means of all."""
+        return cls(cls.frequent_pieces(texts, vocab_size))
 
-    def encode(self, text: str) -> list[int]:
-        return [self.ids.get(word, self.unk_id) for word in split_words(text)]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Join words to text; a ValueError if an id lies outside the vocabulary."""
-        text = b" ".join(self.visible(ids)).decode()
-        return re.sub(r" ?(-) ?| ([.,;:!?])", r"\1\2", text)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "word", "words": self.words}
-
-
-class BPETokenizer(Tokenizer):
-    """Byte-pair encoding: start from single bytes, then merge pairs that are often neighbours.
-
-    Every byte is a token, so that every string can be written and comes back exactly. Merges
-    stay inside the pieces that `split_pieces` cuts: words with the space before them, numbers,
-    runs of punctuation.
-
-    Args:
-        merges: pairs of token ids in the order they were learned; the n-th makes id 260 + n.
-
-    Raises:
-        ValueError: if a merge uses a token that does not exist yet.
-
-    Example:
-        >>> tokenizer = BPETokenizer.train(["zwanzig dreißig vierzig"], num_merges=2)
-        >>> tokenizer.labels(tokenizer.encode("vierzig"))
-        ['v', 'i', 'e', 'r', 'zig']
-        >>> tokenizer.decode(tokenizer.encode("fünfzig ☃"))
-        'fünfzig ☃'
-
-    Built in chapter 1. Paper: Sennrich et al., section 3.2; on bytes: Radford et al. (2019).
-    """
-
-    def __init__(self, merges: Sequence[Sequence[int]]) -> None:
-        first = len(self.special_tokens)
-        tokens = [bytes([byte]) for byte in range(256)]
-        for left, right in merges:
-            if not first <= min(left, right) <= max(left, right) < first + len(tokens):
-                raise ValueError(
-                    f"merge ({left}, {right}) uses a token that does not exist yet; "
-                    f"there are ids {first} to {first + len(tokens) - 1}"
-                )
-            tokens.append(tokens[left - first] + tokens[right - first])
-        super().__init__(tokens)
-        self.merges = [(left, right) for left, right in merges]
-        self.ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self.cache: dict[str, list[int]] = {}
-
-    @classmethod
-    def train(cls, texts: Iterable[str], num_merges: int) -> "BPETokenizer":
-        """Learn merges from `texts`: at each step the most frequent pair of neighbours.
-
-        Of equally frequent pairs the one with the smaller ids is taken. Training ends early
-        when no pair is left.
-
-        Raises:
-            ValueError: if `num_merges` is negative.
-        """
-        if num_merges < 0:
-            raise ValueError(f"num_merges must be at least 0, got {num_merges}")
-        counts = Counter(piece for text in texts for piece in split_pieces(text))
-        words = [to_byte_ids(piece) for piece in counts]
-        weights = list(counts.values())
-        pair_counts: Counter[tuple[int, int]] = Counter()
-        where: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-        for index, word in enumerate(words):
-            for pair in pairwise(word):
-                pair_counts[pair] += weights[index]
-                where[pair].add(index)
-        heap = [(-count, pair) for pair, count in pair_counts.items()]
-        heapq.heapify(heap)
-        merges: list[tuple[int, int]] = []
-        while heap and len(merges) < num_merges:
-            negative_count, best = heapq.heappop(heap)
-            if -negative_count != pair_counts[best]:
-                continue  # an outdated entry: the true count was pushed when it changed
-            new_id = len(cls.special_tokens) + 256 + len(merges)
-            merges.append(best)
-            changed = set()
-            for index in where.pop(best):
-                old = words[index]
-                words[index] = new = merge(old, best, new_id)
-                for word, sign in ((old, -weights[index]), (new, weights[index])):
-                    for pair in pairwise(word):
-                        pair_counts[pair] += sign
-                        changed.add(pair)
-                for pair in pairwise(new):
-                    where[pair].add(index)
-            for pair in changed:
-                if pair_counts[pair] > 0:
-                    heapq.heappush(heap, (-pair_counts[pair], pair))
-        return cls(merges)
-
-    def encode(self, text: str) -> list[int]:
-        """Cut text into pieces and merge each one's bytes in the order of training."""
-        ids: list[int] = []
-        for piece in split_pieces(text):
-            if piece not in self.cache:
-                self.cache[piece] = self.encode_piece(piece)
-            ids += self.cache[piece]
-        return ids
-
-    def encode_piece(self, piece: str) -> list[int]:
-        """Apply to one piece, again and again, the earliest merge that fits anywhere in it."""
-        ids, never = to_byte_ids(piece), len(self.ranks)
-        while len(ids) > 1:
-            rank, pair = min((self.ranks.get(pair, never), pair) for pair in pairwise(ids))
-            if rank == never:
-                break
-            ids = merge(ids, pair, len(self.special_tokens) + 256 + rank)
-        return ids
+    @staticmethod
+    def split(text: str) -> list[str]:
+        return split_words(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join tokens to text; bytes that are no UTF-8 show as "\\ufffd".
-
-        Raises:
-            ValueError: if an id lies outside the vocabulary.
-        """
-        joined = b"".join(self.visible(ids))
-        try:
-            return joined.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            return joined.decode("utf-8", "replace")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "bpe", "merges": self.merges}
+        return join_words(self.visible(ids))
 
 
 def split_words(text: str) -> list[str]:
     """Words and single punctuation marks of a text, without its white space."""
-    return re.findall(r"\w+|[^\w\s]", text)
+    return WORD.findall(text)
 
 
-def split_pieces(text: str) -> list[str]:
-    """Pieces that merges stay inside: letters, digits or marks, with one space before them."""
-    return re.findall(r" ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s+(?!\S)|\s+", text)
-
-
-def to_byte_ids(piece: str) -> list[int]:
-    """The ids of a piece's UTF-8 bytes; lone surrogates, which UTF-8 forbids, pass too."""
-    first = len(Tokenizer.special_tokens)
-    return [first + byte for byte in piece.encode("utf-8", "surrogatepass")]
-
-
-def merge(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
-    """Replace each occurrence of `pair` in `ids`, from the left, by `new_id`."""
-    merged: list[int] = []
-    i = 0
-    while i < len(ids):
-        if ids[i] == pair[0] and i + 1 < len(ids) and ids[i + 1] == pair[1]:
-            merged.append(new_id)
-            i += 2
-        else:
-            merged.append(ids[i])
-            i += 1
-    return merged
+def join_words(words: Iterable[str]) -> str:
+    """Put spaces between words, except around hyphens and before punctuation and `##`."""
+    return NEEDLESS_SPACE.sub("", " ".join(words))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:

@@ -146,3 +146,34 @@ def torch_transformer(ours, config):
         torch_stack.norm = torch_norm(our_stack.norm) if config.norm_first else None
         setattr(twin, name, torch_stack)  # not given to nn.Transformer: it draws new weights
     return twin
+
+
+def real_texts(size):
+    """About that many characters that every machine has: the documents and sources of Python."""
+    import sysconfig
+    from pathlib import Path
+    from pydoc_data import topics
+
+    texts = list(topics.topics.values())
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        if sum(map(len, texts)) >= size:
+            break
+        texts.append(path.read_text(encoding="utf-8", errors="ignore"))
+    return texts
+
+
+def hugging_face_bpe(texts, vocab_size):
+    """What the library `tokenizers` learns with the settings of our BPETokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<pad>", "<bos>", "<eos>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

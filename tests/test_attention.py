@@ -73,7 +73,7 @@ def test_vectorised_equals_loops(mask, backend, value_width):
 
 @each_mask
 @each_backend
-@pytest.mark.parametrize("shape", [(B, H, Q, K), (H, Q, K), (B, 1, 1, K), (Q, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(B, H, Q, K), (H, Q, K), (B, 1, 1, K), (Q, 1), (K,)], ids=str)
 def test_bias_is_added_to_the_scores(mask, backend, shape):
     query, key, value = inputs()
     bias = randn(*shape, seed=8)

@@ -146,10 +146,17 @@ def test_lengths_in_training_are_uniform(numbers):
         assert count / 6000 == pytest.approx(0.95 / 6, abs=0.03)
 
 
-def test_million_is_known_from_round_numbers_alone(numbers):
-    millions = {number for number in numbers["train"] if number >= 10**6}
-    assert millions == {digit * 10**6 for digit in range(1, 10)}
-    assert all(number % 10**6 for number in numbers["longer"])
+def test_training_never_has_millions_and_thousands_in_one_number(numbers):
+    millions = [number for number in numbers["train"] if number >= 10**6]
+    assert {number // 10**6 for number in millions} == set(range(1, 10))
+    assert all(number % 10**6 < 1000 for number in millions)
+    assert all(number % 10**6 >= 1000 for number in numbers["longer"])
+
+
+def test_no_word_of_the_longer_numbers_is_new(splits):
+    english = {word for pair in splits["train"] for word in pair.src.replace("-", " ").split()}
+    for pair in splits["longer"]:
+        assert set(pair.src.replace("-", " ").split()) <= english
 
 
 def test_digits_in_training_are_uniform(numbers):
@@ -192,7 +199,7 @@ def test_pairs_get_their_begin_and_end():
     src, tgt = WordTokenizer(["one", "two"]), WordTokenizer(["zwei", "eins"])
     pairs = [TextPair("one two", "eins zwei"), TextPair("", "drei")]
     assert encode_pairs(pairs, src, tgt) == [
-        Example([4, 5, 2], [1, 5, 4, 2]),
+        Example([5, 6, 2], [1, 6, 5, 2]),
         Example([2], [1, 3, 2]),
     ]
 

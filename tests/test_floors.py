@@ -14,10 +14,18 @@ MODULES = sorted(PACKAGE.glob("*.py"))
 LONGEST = 300  # lines; a longer module is two ideas
 
 FLOORS = [
-    {"attention", "feed_forward", "layer_norm", "plotting", "positional_encoding", "tokenization"},
-    {"config", "embeddings", "inspection", "multi_head_attention"},
-    {"encoder_decoder"},
-    {"transformer"},
+    {
+        "attention",
+        "feed_forward",
+        "layer_norm",
+        "merging",
+        "plotting",
+        "positional_encoding",
+        "tokenizer_file",
+    },
+    {"config", "embeddings", "inspection", "multi_head_attention", "tokenization"},
+    {"byte_pair_encoding", "encoder_decoder"},
+    {"transformer", "wordpiece"},
     {"checkpoint", "data", "inference"},
     {"training"},
     {"trainer"},

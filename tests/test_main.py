@@ -234,6 +234,6 @@ def test_new_trainer_holds_the_main_job(monkeypatch):
     again = command_line.new_trainer(TrainingConfig(seed=4))
     assert seeds == [4, 4]
     assert len(trainer.examples) == 300
-    assert len(trainer.tokenizers["tgt"].merges) == command_line.NUM_MERGES
+    assert trainer.tokenizers["tgt"].vocab_size == command_line.TGT_VOCAB_SIZE
     for parameter, same in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(parameter, same)
