@@ -15,16 +15,18 @@ __all__ = ["learn_merges", "merge_pairs"]
 def learn_merges(
     words: Mapping[str, int], tokens: Sequence[str], vocab_size: int, prefix: str = ""
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Merge the most frequent pair of neighbours, until the vocabulary is full or no pair is left.
+    """Merge the most frequent pair of neighbours, again and again, and return what was learned.
 
-    Of equally frequent pairs the one with the smaller ids is taken. A merge replaces its pair
-    everywhere, from the left, so no two merges can make the same token.
+    It ends when there are `vocab_size` tokens, or no pair is left. Of equally frequent pairs the
+    one with the smaller ids is taken. A merge replaces its pair everywhere, from the left, so no
+    two merges can make the same token.
 
     A word is a str whose characters are token ids: `chr(7)` is token 7. So Python's own string
     functions do the work: `str.replace` merges a pair, and comparing pairs compares ids. Counts
     are not taken anew for each merge: they change only in the words that have the pair, and
-    mostly only around it. The heap finds the largest; its entries may be too large, never too
-    small, because the count of a pair falls once all its places are known.
+    mostly only around it. A heap finds the largest. A pair gains places only in the step that
+    makes the newer of its tokens; later its count can only fall, so that an entry of the heap may
+    be too large, never too small.
 
     Args:
         words: how often each word occurs.
@@ -89,7 +91,7 @@ def learn_merges(
 
 
 def merge_pairs(ids: list[int], rules: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """Merge neighbours, always the pair of lowest rank, of these the leftmost, until none is left.
+    """Merge neighbours, always the leftmost pair of lowest rank, until there is none.
 
     A heap holds the candidates and each id knows its neighbours, so that n ids take O(n log n).
 

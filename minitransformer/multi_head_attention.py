@@ -89,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
 
     def keys_values(self, key: Tensor, value: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Project keys and values, (b, k, d), to heads, (b, kv heads, k, e): what a cache stores.
+        """Project keys and values, (b, k, d), to heads, (b, kv heads, k, e): what caches store.
 
         `start` is the position of the first key.
         """

@@ -46,7 +46,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Begin with all characters, and merge the most frequent pair until the vocabulary is full.
+        """Begin with all characters; merge the most frequent pair until the vocabulary is full.
 
         Each character is a token; so is its form with `##`, if it continues a word anywhere. The
         original criterion was another: not the pair with the largest count(ab), but the one with
