@@ -160,7 +160,7 @@ def encode_pairs(
         >>> from minitransformer.tokenization import WordTokenizer
         >>> words = WordTokenizer(["one", "two"])
         >>> encode_pairs([TextPair("one two", "two")], words, words)
-        [Example(src=[4, 5, 2], tgt=[1, 5, 2])]
+        [Example(src=[5, 6, 2], tgt=[1, 6, 2])]
 
     Built in chapter 9.
     """

@@ -40,7 +40,7 @@ def learn_merges(
     Example:
         >>> words = {chr(0) + chr(1) + chr(0) + chr(1) + chr(2): 3}  # "ababc", three times
         >>> learn_merges(words, ["a", "b", "c"], vocab_size=5)
-        (['a', 'b', 'c', 'ab', 'abab'], [('a', 'b'), ('ab', 'ab')])
+        (['a', 'b', 'c', 'ab', 'abc'], [('a', 'b'), ('ab', 'c')])
 
     Built in chapter 1. Paper: Sennrich et al., section 3.2.
     """

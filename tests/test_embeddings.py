@@ -1,12 +1,15 @@
 """Embedding is a scaled lookup; the output projection may share its table."""
 
+import copy
 import math
 
 import pytest
 import torch
-from helpers import assert_same, randn
+import torch.nn.functional as F
+from helpers import SRC_IDS, TGT_IDS, assert_same, randn, small_config
+from torch import nn
 
-from minitransformer import OutputProjection, TokenEmbedding
+from minitransformer import OutputProjection, TokenEmbedding, Transformer
 
 IDS = torch.tensor([[3, 30, 0, 3, 7], [1, 1, 2, 29, 30]])
 
@@ -71,3 +74,71 @@ def test_untied_projections_share_nothing():
 def test_tied_embedding_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"shape \(31, 12\), got \(29, 12\)"):
         OutputProjection(31, 12, tied_to=TokenEmbedding(29, 12))
+
+
+def test_lookup_is_the_product_with_one_hot_rows():
+    embedding, arriving = TokenEmbedding(31, 12), randn(2, 5, 12)
+    weight = embedding.weight.detach().clone().requires_grad_()
+    output = embedding(IDS)
+    product = F.one_hot(IDS, 31).float() @ weight * math.sqrt(12)
+    assert_same(output, product)
+    output.backward(arriving)
+    product.backward(arriving)
+    assert_same(embedding.weight.grad, weight.grad)
+
+
+def test_same_as_torch_nn_with_the_same_table():
+    embedding = TokenEmbedding(31, 12)
+    theirs = nn.Embedding.from_pretrained(embedding.weight.detach() * math.sqrt(12))
+    assert_same(embedding(IDS), theirs(IDS))
+    linear, x = nn.Linear(12, 31, bias=False), randn(2, 5, 12)
+    linear.weight = embedding.weight
+    assert_same(OutputProjection(31, 12, tied_to=embedding)(x), linear(x))
+
+
+def tied_pair():
+    """An embedding and the projection that shares its table."""
+    embedding = TokenEmbedding(31, 12)
+    return nn.ModuleList([embedding, OutputProjection(31, 12, tied_to=embedding)])
+
+
+def loaded(pair):
+    """Another tied pair with the same numbers, by way of a state_dict."""
+    other = tied_pair()
+    other.load_state_dict(pair.state_dict())
+    return other
+
+
+def trained(pair):
+    """The pair after a step that uses both of its members."""
+    optimizer = torch.optim.AdamW(pair.parameters(), lr=0.1)
+    embedding, project = pair
+    project(embedding(IDS)).square().mean().backward()
+    optimizer.step()
+    return pair
+
+
+@pytest.mark.parametrize("change", [nn.Module.double, copy.deepcopy, loaded, trained])
+def test_tie_survives(change):
+    embedding, project = changed = change(tied_pair())
+    assert project.weight is embedding.weight
+    assert sum(parameter.numel() for parameter in changed.parameters()) == 31 * 12
+
+
+def test_gradient_of_a_shared_table_is_the_sum_of_both_roles():
+    shared = tied_pair()
+    apart = TokenEmbedding(31, 12), OutputProjection(31, 12)
+    for module in apart:
+        module.load_state_dict(shared[0].state_dict())
+    for first, last in (shared, apart):
+        last(first(IDS).tanh()).logsumexp(dim=-1).sum().backward()
+    assert_same(shared[0].weight.grad, apart[0].weight.grad + apart[1].weight.grad)
+
+
+@pytest.mark.parametrize("tie_output", [False, True])
+def test_padding_row_is_taught_by_a_tied_output_alone(tie_output):
+    model = Transformer(small_config(tie_output=tie_output), torch.Generator().manual_seed(0))
+    logits = model(SRC_IDS, TGT_IDS)[:, :-1]
+    F.cross_entropy(logits.flatten(0, 1), TGT_IDS[:, 1:].flatten(), ignore_index=0).backward()
+    assert model.src_embedding.weight.grad[0].eq(0).all()
+    assert model.tgt_embedding.weight.grad[0].ne(0).any() == tie_output
