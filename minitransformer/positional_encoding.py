@@ -203,7 +203,7 @@ class ALiBi(nn.Module):
         """The biases, (h, q, k), float32; the last query is aligned with the last key."""
         positions = torch.arange(num_keys, device=self.slopes.device)
         distance = (positions[num_keys - num_queries :, None] - positions).abs()
-        return -self.slopes[:, None, None] * distance
+        return self.slopes[:, None, None] * -distance
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
