@@ -73,7 +73,8 @@ def main() -> None:
         state = json.loads(json.dumps(our_tokenizer.to_dict()))
         assert state == json.loads(their_tokenizer.to_str()), "the vocabularies or merges differ"
         ours, our_ids = timed(lambda t: [t.encode(text) for text in texts], our_tokenizer)
-        theirs, their_ids = timed(lambda t: [t.encode(text).ids for text in texts], their_tokenizer)
+        fast = their_tokenizer.encode_batch_fast  # without the places of tokens, like ours
+        theirs, their_ids = timed(lambda f: [found.ids for found in f(texts)], fast)
         seconds["encoding"].append((ours, theirs))
         assert our_ids == their_ids, "the ids differ"
     print(f"{len(our_tokenizer.merges)} merges and {sum(map(len, our_ids)):,} ids are identical")
