@@ -180,7 +180,8 @@ class ALiBi(nn.Module):
     """Attention with linear biases: each head's scores fall in proportion to the distance.
 
     bias(i, j) = -slope · |i - j|. Each head has its own slope, which is not learned: steep ones
-    see the neighbourhood, flat ones far. There is no table, and no longest sequence.
+    see the neighbourhood, flat ones far. There is no table, and no longest sequence. Without a
+    causal mask, as in an encoder, the bias cannot tell what stands before from what stands after.
 
     Args:
         num_heads: number of heads, h.
