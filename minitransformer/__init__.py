@@ -56,7 +56,13 @@ from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, Enco
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import KVCache, greedy_decode, translate
 from minitransformer.inspection import record_attention
-from minitransformer.layer_norm import LayerNorm, ResidualConnection, layer_norm
+from minitransformer.layer_norm import (
+    LayerNorm,
+    ResidualConnection,
+    RMSNorm,
+    layer_norm,
+    rms_norm,
+)
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.plotting import (
     plot_attention,
@@ -108,6 +114,7 @@ __all__ = [
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
     "OutputProjection",
+    "RMSNorm",
     "ResidualConnection",
     "RotaryPositionalEncoding",
     "ScaledDotProductAttention",
@@ -144,6 +151,7 @@ __all__ = [
     "plot_attention_grid",
     "plot_history",
     "record_attention",
+    "rms_norm",
     "running_mean",
     "save_checkpoint",
     "scaled_dot_product_attention",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minitransformer.feed_forward import ACTIVATIONS
+from minitransformer.layer_norm import NORMS
 
 __all__ = ["TransformerConfig"]
 
@@ -27,9 +28,10 @@ class TransformerConfig:
         d_ff: inner width of the feed-forward networks, f.
         dropout: probability of zeroing an element of a sub-layer's output or of the embedded
             tokens while training.
-        activation: "relu" (the paper's) or "gelu", in the feed-forward networks.
+        activation: "relu" (the paper's), "gelu", "gelu_tanh" or "swiglu", see `FeedForward`.
         norm_first: False normalises after each residual connection (post-norm, the paper's),
             True before each sub-layer and once at the end of each stack (pre-norm).
+        norm: "layer_norm" (the paper's) or "rms_norm".
         attention_bias: whether the attention projections have biases; the paper's have none.
         num_kv_heads: heads of keys and values (grouped-query attention); divides num_heads, which
             it is when left out.
@@ -62,6 +64,7 @@ class TransformerConfig:
     dropout: float = 0.1
     activation: str = "relu"
     norm_first: bool = False
+    norm: str = "layer_norm"
     attention_bias: bool = True
     num_kv_heads: int | None = None
     positional_encoding: str = "sinusoidal"
@@ -107,6 +110,8 @@ class TransformerConfig:
             raise ValueError(
                 f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}"
             )
+        if self.norm not in NORMS:
+            raise ValueError(f"norm must be one of {sorted(NORMS)}, got {self.norm!r}")
         if self.share_embeddings and self.src_vocab_size != self.tgt_vocab_size:
             raise ValueError(
                 "share_embeddings needs one vocabulary, got "
@@ -140,6 +145,7 @@ class TransformerConfig:
             "dropout": self.dropout,
             "activation": self.activation,
             "norm_first": self.norm_first,
+            "norm": self.norm,
             "attention_bias": self.attention_bias,
             "num_kv_heads": self.num_kv_heads,
             "positional_encoding": self.positional_encoding if in_attention else None,

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import LayerNorm, ResidualConnection
+from minitransformer.layer_norm import NORMS, ResidualConnection
 from minitransformer.multi_head_attention import MultiHeadAttention
 
 __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
@@ -35,6 +35,7 @@ class EncoderLayer(nn.Module):
         dropout: see `ResidualConnection`.
         activation: see `FeedForward`.
         norm_first: see `ResidualConnection`.
+        norm: see `ResidualConnection`.
         attention_bias: the `bias` of each `MultiHeadAttention`.
         num_kv_heads: see `MultiHeadAttention`.
         positional_encoding: of self-attention, see `MultiHeadAttention`.
@@ -52,6 +53,7 @@ class EncoderLayer(nn.Module):
         dropout: float = 0.1,
         activation: str = "relu",
         norm_first: bool = False,
+        norm: str = "layer_norm",
         attention_bias: bool = True,
         num_kv_heads: int | None = None,
         positional_encoding: Literal["rotary", "alibi"] | None = None,
@@ -67,8 +69,9 @@ class EncoderLayer(nn.Module):
             max_len=max_len,
         )
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
-        self.residual_1 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
-        self.residual_2 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
+        residual: dict[str, Any] = {"dropout": dropout, "norm_first": norm_first, "norm": norm}
+        self.residual_1 = ResidualConnection(d_model, **residual)
+        self.residual_2 = ResidualConnection(d_model, **residual)
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Transform the source.
@@ -94,6 +97,7 @@ class DecoderLayer(nn.Module):
         dropout: see `ResidualConnection`.
         activation: see `FeedForward`.
         norm_first: see `ResidualConnection`.
+        norm: see `ResidualConnection`.
         attention_bias: the `bias` of each `MultiHeadAttention`.
         num_kv_heads: see `MultiHeadAttention`.
         positional_encoding: of self-attention, see `MultiHeadAttention`.
@@ -111,6 +115,7 @@ class DecoderLayer(nn.Module):
         dropout: float = 0.1,
         activation: str = "relu",
         norm_first: bool = False,
+        norm: str = "layer_norm",
         attention_bias: bool = True,
         num_kv_heads: int | None = None,
         positional_encoding: Literal["rotary", "alibi"] | None = None,
@@ -129,9 +134,10 @@ class DecoderLayer(nn.Module):
             d_model, num_heads, num_kv_heads=num_kv_heads, bias=attention_bias
         )
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
-        self.residual_1 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
-        self.residual_2 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
-        self.residual_3 = ResidualConnection(d_model, dropout=dropout, norm_first=norm_first)
+        residual: dict[str, Any] = {"dropout": dropout, "norm_first": norm_first, "norm": norm}
+        self.residual_1 = ResidualConnection(d_model, **residual)
+        self.residual_2 = ResidualConnection(d_model, **residual)
+        self.residual_3 = ResidualConnection(d_model, **residual)
 
     def forward(
         self,
@@ -226,4 +232,6 @@ class Decoder(nn.Module):
 
 def final_norm(layer_options: dict[str, Any]) -> nn.Module:
     """Pre-norm leaves the sum of all sub-layers unnormalised: normalise it at the end."""
-    return LayerNorm(layer_options["d_model"]) if layer_options.get("norm_first") else nn.Identity()
+    if not layer_options.get("norm_first"):
+        return nn.Identity()
+    return NORMS[layer_options.get("norm", "layer_norm")](layer_options["d_model"])

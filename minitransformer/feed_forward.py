@@ -4,22 +4,37 @@ Built in chapter 6. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = ["FeedForward"]
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swiglu": F.silu,
+}
+GATED = {"swiglu"}
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W₁ + b₁) W₂ + b₂, the same at every position.
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, the same at every position.
+
+    The paper's activation is max(0, ·), "relu". "gelu" is x Φ(x) with the exact Φ of the normal
+    distribution, "gelu_tanh" the approximation that BERT's and GPT-2's code use. "swiglu" gates:
+
+        FFN(x) = (silu(x W₁) ⊙ x V) W₂,  silu(x) = x / (1 + e⁻ˣ),
+
+    three matrices instead of two, and no biases. With two thirds of the inner width it has as
+    many weights as the others.
 
     Args:
         d_model: width in and out, d.
         d_ff: width inside, f.
-        activation: "relu", the paper's, or "gelu".
+        activation: "relu", "gelu", "gelu_tanh" or "swiglu".
         dropout: probability of zeroing an inner unit while training; the paper has none here.
 
     Raises:
@@ -30,7 +45,8 @@ class FeedForward(nn.Module):
         >>> FeedForward(8, 32)(torch.randn(2, 5, 8)).shape
         torch.Size([2, 5, 8])
 
-    Built in chapter 6. Paper: section 3.3, equation 2.
+    Built in chapter 6. Paper: section 3.3, equation 2. GELU: Hendrycks & Gimpel (2016);
+    SwiGLU: Shazeer (2020), equation 6.
     """
 
     def __init__(
@@ -39,11 +55,16 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
-        self.w_1 = nn.Linear(d_model, d_ff)
-        self.w_2 = nn.Linear(d_ff, d_model)
+        gated = activation in GATED
+        self.w_1 = nn.Linear(d_model, d_ff, bias=not gated)
+        self.gate = nn.Linear(d_model, d_ff, bias=False) if gated else None
+        self.w_2 = nn.Linear(d_ff, d_model, bias=not gated)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position of x, (..., d), on its own; the same shape comes back."""
-        return self.w_2(self.dropout(self.activation(self.w_1(x))))
+        inner = self.activation(self.w_1(x))
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        return self.w_2(self.dropout(inner))

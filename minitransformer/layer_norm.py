@@ -1,7 +1,8 @@
 """Layer normalisation and the residual connection around every sub-layer.
 
-Built in chapter 7. Papers: "Layer Normalization" (Ba et al., 2016); "Attention Is All You
-Need" (Vaswani et al., 2017), section 3.1 and 5.4.
+Built in chapter 7. Papers: "Layer Normalization" (Ba et al., 2016); "Root Mean Square Layer
+Normalization" (Zhang & Sennrich, 2019); "Attention Is All You Need" (Vaswani et al., 2017),
+sections 3.1 and 5.4.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LayerNorm", "ResidualConnection", "layer_norm"]
+__all__ = ["LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
@@ -64,23 +65,86 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
 
+def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
+    """RMSNorm(x) = γ x / √(mean of x² + ε), over the last axis, written out.
+
+    Layer norm without its mean and its bias: the vector keeps its direction before γ.
+
+    Args:
+        x: (..., d), floating point.
+        gain: γ, (d,).
+        eps: ε, inside the root.
+
+    Returns:
+        The shape of `x`.
+
+    Example:
+        >>> rms_norm(torch.tensor([3.0, 4.0, 0.0, 0.0]), torch.ones(4), eps=0.0)
+        tensor([1.2000, 1.6000, 0.0000, 0.0000])
+
+    Built in chapter 7. Paper: Zhang & Sennrich, equation 4.
+    """
+    return gain * x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm` with its parameter, computed by PyTorch's kernel of the same formula.
+
+    Args:
+        d_model: width, d.
+        eps: ε, inside the root.
+
+    Built in chapter 7. Paper: Zhang & Sennrich, section 4.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale each position of x, (..., d); the same shape comes back.
+
+        Example:
+            >>> RMSNorm(2)(torch.tensor([[0.0, 100.0]]))
+            tensor([[0.0000, 1.4142]], grad_fn=<MulBackward0>)
+        """
+        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+
+
 class ResidualConnection(nn.Module):
     """Carry x past a sub-layer and add what the sub-layer makes of it.
 
-    Post-norm, the paper's:  LayerNorm(x + Dropout(Sublayer(x))).
-    Pre-norm, what most models since use:  x + Dropout(Sublayer(LayerNorm(x))).
+    Post-norm, the paper's:  Norm(x + Dropout(Sublayer(x))).
+    Pre-norm, what most models since use:  x + Dropout(Sublayer(Norm(x))).
 
     Args:
         d_model: width, d.
         dropout: probability of zeroing an element of the sub-layer's output while training.
         norm_first: pre-norm if True.
+        norm: "layer_norm", the paper's, or "rms_norm".
+
+    Raises:
+        ValueError: if `norm` is unknown.
 
     Built in chapter 7. Paper: sections 3.1 and 5.4.
     """
 
-    def __init__(self, d_model: int, *, dropout: float = 0.0, norm_first: bool = False) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+        norm: str = "layer_norm",
+    ) -> None:
         super().__init__()
-        self.norm = LayerNorm(d_model)
+        if norm not in NORMS:
+            raise ValueError(f"norm must be one of {sorted(NORMS)}, got {norm!r}")
+        self.norm = NORMS[norm](d_model)
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
 

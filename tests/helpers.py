@@ -32,7 +32,13 @@ MODELS = {
     "alibi": {"positional_encoding": "alibi"},
     "no positions": {"positional_encoding": "none"},
     "multi-query": {"num_kv_heads": 1},
-    "all at once": {"norm_first": True, "positional_encoding": "rotary", "num_kv_heads": 1},
+    "all at once": {
+        "norm_first": True,
+        "norm": "rms_norm",
+        "activation": "swiglu",
+        "positional_encoding": "rotary",
+        "num_kv_heads": 1,
+    },
 }
 """Changes to `small_config`: every law of the model holds for each of these."""
 each_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())

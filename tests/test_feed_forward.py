@@ -7,6 +7,7 @@ import torch
 from helpers import assert_same, randn, shaken
 
 from minitransformer import FeedForward
+from minitransformer.feed_forward import ACTIVATIONS
 
 
 def gelu(x):
@@ -14,13 +15,34 @@ def gelu(x):
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
+def gelu_tanh(x):
+    """The approximation of Hendrycks & Gimpel, section 2."""
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
 @pytest.mark.parametrize(
-    ("name", "activation"), [("relu", lambda x: x.clamp(min=0)), ("gelu", gelu)]
+    ("name", "activation"),
+    [("relu", lambda x: x.clamp(min=0)), ("gelu", gelu), ("gelu_tanh", gelu_tanh)],
 )
 def test_equals_the_formula(name, activation):
     ffn, x = shaken(FeedForward(12, 20, activation=name)), randn(2, 5, 12)
     inner = activation(x @ ffn.w_1.weight.T + ffn.w_1.bias)
     assert_same(ffn(x), inner @ ffn.w_2.weight.T + ffn.w_2.bias)
+
+
+def test_swiglu_equals_the_formula():
+    ffn, x = FeedForward(12, 20, activation="swiglu"), randn(2, 5, 12)
+    inner = x @ ffn.w_1.weight.T
+    gated = inner / (1 + torch.exp(-inner)) * (x @ ffn.gate.weight.T)
+    assert_same(ffn(x), gated @ ffn.w_2.weight.T)
+
+
+def test_swiglu_with_two_thirds_of_the_width_has_as_many_weights():
+    def weights(d_ff, activation):
+        ffn = FeedForward(12, d_ff, activation=activation)
+        return sum(p.numel() for p in ffn.parameters() if p.dim() == 2)
+
+    assert weights(20, "swiglu") == weights(30, "relu")
 
 
 def test_relu_is_the_default():
@@ -29,8 +51,9 @@ def test_relu_is_the_default():
     assert torch.equal(ffn(randn(5, 12)), relu(randn(5, 12)))
 
 
-def test_each_position_is_on_its_own():
-    ffn, x = FeedForward(12, 20), randn(2, 5, 12)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_position_is_on_its_own(activation):
+    ffn, x = FeedForward(12, 20, activation=activation), randn(2, 5, 12)
     for b in range(2):
         for q in range(5):
             assert_same(ffn(x)[b, q], ffn(x[b, q]))
@@ -56,5 +79,5 @@ def test_parameters_are_two_matrices_and_their_biases():
 
 
 def test_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match=r"one of \['gelu', 'relu'\], got 'swish'"):
+    with pytest.raises(ValueError, match=r"one of \['gelu', .*'swiglu'\], got 'swish'"):
         FeedForward(12, 20, activation="swish")

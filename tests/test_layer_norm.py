@@ -7,7 +7,7 @@ import torch
 from helpers import assert_same, randn, shaken, torch_norm
 from torch import nn
 
-from minitransformer import LayerNorm, ResidualConnection, layer_norm
+from minitransformer import LayerNorm, ResidualConnection, RMSNorm, layer_norm, rms_norm
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e2])  # at 1e-3 it matters where ε stands
@@ -24,6 +24,38 @@ def test_module_and_function_equal_torch_with_gradients(scale, eps):
     for output, gradient in results[1:]:
         assert_same(output, results[0][0])
         assert_same(gradient, results[0][1])
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e2])
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def test_rms_norm_equals_torch_with_gradients(scale, eps):
+    ours, torchs = shaken(RMSNorm(12, eps)), nn.RMSNorm(12, eps)
+    torchs.load_state_dict({"weight": ours.gain})
+    results = []
+    for norm in (torchs, ours, lambda x: rms_norm(x, ours.gain, eps)):
+        x = (scale * (randn(2, 5, 12) + 1)).requires_grad_()
+        output = norm(x)
+        (output * randn(2, 5, 12, seed=4)).sum().backward()
+        results.append((output, scale * x.grad))
+    for output, gradient in results[1:]:
+        assert_same(output, results[0][0])
+        assert_same(gradient, results[0][1])
+
+
+def test_rms_norm_of_centred_rows_is_layer_norm():
+    x = randn(2, 5, 12)
+    x -= x.mean(dim=-1, keepdim=True)
+    assert_same(rms_norm(x, torch.ones(12)), layer_norm(x, torch.ones(12), torch.zeros(12)))
+
+
+def test_unknown_norm_is_refused():
+    with pytest.raises(ValueError, match=r"one of \['layer_norm', 'rms_norm'\], got 'batch'"):
+        ResidualConnection(12, norm="batch")
+
+
+def test_residual_connection_takes_either_norm():
+    assert isinstance(ResidualConnection(12).norm, LayerNorm)
+    assert isinstance(ResidualConnection(12, norm="rms_norm").norm, RMSNorm)
 
 
 def test_equals_the_formula_in_plain_numbers():
