@@ -23,7 +23,10 @@ Each module keeps what a chapter of the book builds:
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
 | `checkpoint` | 9 | saving and loading |
-| `inference` | 10 | decoding with a cache |
+| `decoding` | 10 | the cache of keys and values |
+| `sampling` | 10 | temperature, top-k, top-p |
+| `beam_search` | 10 | beam search |
+| `inference` | 10 | translating and writing with a trained model |
 | `plotting` | all | the figures |
 
 Masks are boolean and True means "may attend", everywhere.
@@ -37,6 +40,7 @@ from minitransformer.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from minitransformer.beam_search import beam_search, length_penalty
 from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
@@ -51,10 +55,11 @@ from minitransformer.data import (
     number_in_words,
     number_words,
 )
+from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
-from minitransformer.inference import KVCache, greedy_decode, translate
+from minitransformer.inference import complete, generate, translate
 from minitransformer.inspection import record_attention
 from minitransformer.layer_norm import (
     LayerNorm,
@@ -79,6 +84,7 @@ from minitransformer.positional_encoding import (
     alibi_slopes,
     sinusoidal_positions,
 )
+from minitransformer.sampling import next_token_probs, top_k_filter, top_p_filter
 from minitransformer.tokenization import (
     CharacterTokenizer,
     Tokenizer,
@@ -92,7 +98,7 @@ from minitransformer.training import (
     label_smoothing_loss,
     noam_schedule,
 )
-from minitransformer.transformer import Transformer
+from minitransformer.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.wordpiece import WordPieceTokenizer
 
 __version__ = "0.1.0"
@@ -105,6 +111,7 @@ __all__ = [
     "CharacterTokenizer",
     "Decoder",
     "DecoderLayer",
+    "DecoderOnlyTransformer",
     "Encoder",
     "EncoderLayer",
     "Example",
@@ -131,17 +138,21 @@ __all__ = [
     "WordTokenizer",
     "alibi_slopes",
     "attention_weights",
+    "beam_search",
     "causal_mask",
     "collate",
+    "complete",
     "cosine_schedule",
     "encode_pairs",
     "epoch_batches",
     "exact_match",
-    "greedy_decode",
+    "generate",
     "label_smoothing_loss",
     "layer_norm",
+    "length_penalty",
     "load_checkpoint",
     "load_translator",
+    "next_token_probs",
     "noam_schedule",
     "number_in_words",
     "number_words",
@@ -156,6 +167,8 @@ __all__ = [
     "save_checkpoint",
     "scaled_dot_product_attention",
     "sinusoidal_positions",
+    "top_k_filter",
+    "top_p_filter",
     "translate",
     "use_book_style",
 ]

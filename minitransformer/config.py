@@ -16,14 +16,14 @@ POSITIONAL_ENCODINGS = ("sinusoidal", "learned", "rotary", "alibi", "none")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Everything that decides the shape of a `Transformer`.
+    """Everything that decides the shape of a `Transformer` or a `DecoderOnlyTransformer`.
 
     Args:
         src_vocab_size: tokens in the source vocabulary.
         tgt_vocab_size: tokens in the target vocabulary, v.
         d_model: width, d.
         num_heads: heads of each attention, h; divides d_model.
-        num_encoder_layers: encoder layers, the paper's N.
+        num_encoder_layers: encoder layers, the paper's N; 0 in a decoder-only model.
         num_decoder_layers: decoder layers, the paper's N.
         d_ff: inner width of the feed-forward networks, f.
         dropout: probability of zeroing an element of a sub-layer's output or of the embedded
@@ -79,13 +79,16 @@ class TransformerConfig:
             "tgt_vocab_size",
             "d_model",
             "num_heads",
-            "num_encoder_layers",
             "num_decoder_layers",
             "d_ff",
             "max_len",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_encoder_layers < 0:
+            raise ValueError(
+                f"num_encoder_layers must be at least 0, got {self.num_encoder_layers}"
+            )
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"num_heads must divide d_model, got {self.num_heads} and {self.d_model}"
@@ -133,6 +136,31 @@ class TransformerConfig:
             (512, 8, 2048, False)
         """
         return cls(vocab_size, vocab_size, attention_bias=False, share_embeddings=True)
+
+    @classmethod
+    def decoder_only(
+        cls, vocab_size: int, *, num_layers: int = 6, **options: Any
+    ) -> "TransformerConfig":
+        """One vocabulary, one stack: the shape of a `DecoderOnlyTransformer`.
+
+        Args:
+            vocab_size: tokens in the vocabulary, v.
+            num_layers: layers of the stack, the paper's N.
+            options: any other field of the configuration.
+
+        Example:
+            >>> config = TransformerConfig.decoder_only(1000, num_layers=4, d_model=128)
+            >>> config.num_encoder_layers, config.num_decoder_layers, config.tgt_vocab_size
+            (0, 4, 1000)
+        """
+        return cls(
+            vocab_size,
+            vocab_size,
+            num_encoder_layers=0,
+            num_decoder_layers=num_layers,
+            share_embeddings=True,
+            **options,
+        )
 
     @property
     def layer_options(self) -> dict[str, Any]:

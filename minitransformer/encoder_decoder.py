@@ -16,17 +16,31 @@ __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
 
 
 class LayerCache(Protocol):
-    """What a decoder layer asks of the cache it decodes with (`inference.KVCache` has them)."""
+    """What a layer asks of the cache it decodes with (`inference.KVCache` has them)."""
 
-    memory: tuple[Tensor, Tensor]
+    memory: tuple[Tensor, Tensor] | None
     length: int
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new positions' keys and values; return those of all positions so far."""
 
 
+def self_attend(
+    attention: MultiHeadAttention, x: Tensor, mask: Tensor | None, cache: LayerCache | None
+) -> Tensor:
+    """Self-attention of x, (b, n, d); with a cache, also to all the positions that it holds."""
+    start = 0 if cache is None else cache.length
+    keys, values = attention.keys_values(x, x, start)
+    if cache is not None:
+        keys, values = cache.extend(keys, values)
+    return attention.attend(x, keys, values, mask, start)
+
+
 class EncoderLayer(nn.Module):
     """Two sub-layers, each in its residual connection: self-attention, then feed-forward.
+
+    With a causal mask it is a decoder layer without cross-attention, and as such the layer of
+    decoder-only models.
 
     Args:
         d_model: width, d.
@@ -73,17 +87,21 @@ class EncoderLayer(nn.Module):
         self.residual_1 = ResidualConnection(d_model, **residual)
         self.residual_2 = ResidualConnection(d_model, **residual)
 
-    def forward(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, src: Tensor, src_mask: Tensor | None = None, cache: LayerCache | None = None
+    ) -> Tensor:
         """Transform the source.
 
         Args:
-            src: (b, s, d).
-            src_mask: boolean, broadcastable to (b, h, s, s); True = may be attended.
+            src: (b, s, d); with a cache, only the positions that it does not hold yet.
+            src_mask: boolean, broadcastable to (b, h, s, s), or to (b, h, s, cached + s) with a
+                cache; True = may be attended.
+            cache: keys and values of earlier positions, see `KVCache`.
 
         Returns:
             (b, s, d).
         """
-        x = self.residual_1(src, lambda x: self.self_attention(x, x, x, src_mask))
+        x = self.residual_1(src, lambda x: self_attend(self.self_attention, x, src_mask, cache))
         return self.residual_2(x, self.feed_forward)
 
 
@@ -150,7 +168,8 @@ class DecoderLayer(nn.Module):
         """Transform the target, looking at the encoder's output.
 
         Args:
-            tgt: (b, t, d); with a cache, only the positions that it does not hold yet.
+            tgt: (b, t, d); with a cache, only the positions that it does not hold yet, and, in
+                beam search, several rows in turn for each row of the memory.
             memory: the encoder's output, (b, s, d).
             tgt_mask: boolean, broadcastable to (b, h, t, t), or to (b, h, t, cached + t) with
                 a cache; True = may be attended.
@@ -161,20 +180,16 @@ class DecoderLayer(nn.Module):
             (b, t, d).
         """
 
-        def self_attention(x: Tensor) -> Tensor:
-            start = 0 if cache is None else cache.length
-            keys, values = self.self_attention.keys_values(x, x, start)
-            if cache is not None:
-                keys, values = cache.extend(keys, values)
-            return self.self_attention.attend(x, keys, values, tgt_mask, start)
-
-        def cross_attention(x: Tensor) -> Tensor:
-            if cache is None:
+        def cross_attend(x: Tensor) -> Tensor:
+            if cache is None or cache.memory is None:
                 return self.cross_attention(x, memory, memory, memory_mask)
-            return self.cross_attention.attend(x, *cache.memory, memory_mask)
+            keys, values = cache.memory
+            # In beam search several rows ask one row of the memory: more queries to its keys.
+            queries = x.reshape(keys.size(0), -1, x.size(-1))
+            return self.cross_attention.attend(queries, keys, values, memory_mask).view_as(x)
 
-        x = self.residual_1(tgt, self_attention)
-        x = self.residual_2(x, cross_attention)
+        x = self.residual_1(tgt, lambda x: self_attend(self.self_attention, x, tgt_mask, cache))
+        x = self.residual_2(x, cross_attend)
         return self.residual_3(x, self.feed_forward)
 
 
@@ -193,10 +208,15 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(**layer_options) for _ in range(num_layers))
         self.norm = final_norm(layer_options)
 
-    def forward(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Transform embedded tokens, (b, s, d), to the memory, (b, s, d)."""
-        for layer in self.layers:
-            src = layer(src, src_mask)
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        caches: Sequence[LayerCache] | None = None,
+    ) -> Tensor:
+        """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
+        for index, layer in enumerate(self.layers):
+            src = layer(src, src_mask, None if caches is None else caches[index])
         return self.norm(src)
 
 

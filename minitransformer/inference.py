@@ -1,72 +1,23 @@
-"""Decoding: one token after another, with a cache of keys and values.
+"""Writing with a trained model: greedily, at random, or by beam search.
 
-Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.1
-(auto-regressive decoding).
+Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), sections 3.1
+(auto-regressive decoding) and 6.1 (beam search).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitransformer.encoder_decoder import DecoderLayer
+from minitransformer.beam_search import beam_search
+from minitransformer.decoding import Decoding
+from minitransformer.sampling import next_token_probs
 from minitransformer.tokenization import Tokenizer, pad_rows
-from minitransformer.transformer import Transformer
+from minitransformer.transformer import DecoderOnlyTransformer, Transformer
 
-__all__ = ["KVCache", "greedy_decode", "translate"]
-
-
-class KVCache:
-    """Keys and values that one decoder layer need not compute twice.
-
-    Self-attention's grow by one position a step, in memory reserved at the start. Those of
-    cross-attention depend on the encoder's output alone, so they are there from the start.
-
-    Args:
-        memory: projected keys and values of the encoder's output, each (b, h, s, e).
-        max_len: number of target positions to make room for.
-
-    Example:
-        >>> memory = torch.zeros(2, 3, 7, 4)
-        >>> cache = KVCache((memory, memory), max_len=10)
-        >>> new = torch.ones(2, 3, 1, 4)
-        >>> keys, values = cache.extend(new, new)
-        >>> keys, values = cache.extend(new, new)
-        >>> tuple(keys.shape), cache.length
-        ((2, 3, 2, 4), 2)
-
-    Built in chapter 10.
-    """
-
-    def __init__(self, memory: tuple[Tensor, Tensor], max_len: int) -> None:
-        self.memory = memory
-        b, h, _, e = memory[0].shape
-        self.keys, self.values = (part.new_empty(b, h, max_len, e) for part in memory)
-        self.length = 0
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the next positions' keys and values, (b, h, q, e); return all so far.
-
-        Raises:
-            ValueError: if there is no room left.
-        """
-        end = self.length + keys.size(-2)
-        if end > self.keys.size(-2):
-            raise ValueError(f"the cache holds {self.keys.size(-2)} positions, {end} are needed")
-        self.keys[:, :, self.length : end] = keys
-        self.values[:, :, self.length : end] = values
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    @classmethod
-    def for_decoder(cls, model: Transformer, memory: Tensor, max_len: int) -> "list[KVCache]":
-        """A cache for each decoder layer of `model`, given the encoder's output, (b, s, d)."""
-        return [
-            cls(layer.cross_attention.keys_values(memory, memory), max_len)
-            for layer in model.decoder.layers
-            if isinstance(layer, DecoderLayer)
-        ]
+__all__ = ["complete", "generate", "translate"]
 
 
 @contextmanager
@@ -81,58 +32,123 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def greedy_decode(
-    model: Transformer,
-    src_ids: Tensor,
+def generate(
+    model: Transformer | DecoderOnlyTransformer,
+    ids: Tensor,
     *,
     max_new_tokens: int,
+    min_new_tokens: int = 1,
+    num_beams: int = 1,
+    alpha: float = 0.6,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
     bos_id: int = 1,
-    eos_id: int = 2,
+    stop_ids: Sequence[int] = (2,),
 ) -> Tensor:
-    """Extend each target by its most probable next token until all have ended.
+    """Write one token after another: a target for each source, or what follows each prompt.
+
+    The most probable token each time (greedy, when nothing is said); a random one, with a
+    `temperature` above 0; or the best text that beam search finds, with several `num_beams`. Rows
+    that have ended leave the batch. Padding is never written.
 
     Args:
         model: a trained model; dropout is off while it decodes.
-        src_ids: (b, s), an integer dtype, on the model's device.
-        max_new_tokens: longest target, its end included.
-        bos_id: the id every target begins with; not part of what is returned.
-        eos_id: the id that ends a target.
+        ids: sources of an encoder-decoder model or prompts of a decoder-only model, (b, n), an
+            integer dtype, on the model's device; short rows are filled with pad_id on the right.
+        max_new_tokens: longest text, its end included.
+        min_new_tokens: shortest text, its end included.
+        num_beams: beginnings that beam search keeps; 1 is no beam search.
+        alpha: see `length_penalty`; 0.6 is the paper's.
+        temperature: see `next_token_probs`; 0 draws nothing.
+        top_k: see `top_k_filter`.
+        top_p: see `top_p_filter`.
+        generator: where random numbers come from; PyTorch's global generator when left out.
+        bos_id: what the targets of an encoder-decoder model begin with; not returned.
+        stop_ids: each of them ends a text.
 
     Returns:
-        (b, n) with n ≤ max_new_tokens, int64; after its `eos_id` a row is filled with pad_id.
+        New tokens, (b, n) with n ≤ max_new_tokens, int64; after its end a row is filled with
+        pad_id.
 
     Raises:
-        ValueError: if `max_new_tokens` is below 1 or exceeds the model's max_len, or
-            `src_ids` do not fit the model.
+        TypeError: if `ids` are not integers.
+        ValueError: if an argument is out of range, two do not fit together, or `ids` do not fit
+            the model.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
-        >>> config = TransformerConfig(20, 30, d_model=12, num_heads=3, d_ff=16)
-        >>> model = Transformer(config, torch.Generator().manual_seed(0))
-        >>> greedy_decode(model, torch.tensor([[5, 6], [7, 0]]), max_new_tokens=4).size(0)
-        2
+        >>> config = TransformerConfig.decoder_only(30, num_layers=2, d_model=12, num_heads=3)
+        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+        >>> prompts = torch.tensor([[5, 6, 7], [8, 0, 0]])
+        >>> generate(model, prompts, max_new_tokens=4, min_new_tokens=4).shape
+        torch.Size([2, 4])
 
     Built in chapter 10.
     """
-    if not 1 <= max_new_tokens <= model.config.max_len:
+    for name, value, low in (
+        ("min_new_tokens", min_new_tokens, 1),
+        ("max_new_tokens", max_new_tokens, min_new_tokens),
+        ("num_beams", num_beams, 1),
+        ("alpha", alpha, 0),
+        ("temperature", temperature, 0),
+    ):
+        if not value >= low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if num_beams > 1 and temperature > 0:
         raise ValueError(
-            f"max_new_tokens must lie between 1 and max_len={model.config.max_len}, "
-            f"got {max_new_tokens}"
+            f"beam search draws nothing: num_beams={num_beams} needs temperature 0, "
+            f"got {temperature}"
         )
+    if temperature == 0 and (top_k is not None or top_p is not None):
+        raise ValueError(f"top_k={top_k} and top_p={top_p} need a temperature above 0, got 0")
+    vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
+    for stop_id in stop_ids:
+        if not 0 <= stop_id < vocab_size:
+            raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
+    is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
+    is_stop[list(stop_ids)] = True
+
+    def restrict(logits: Tensor, length: int) -> Tensor:
+        forbidden = is_stop.clone() if length < min_new_tokens else torch.zeros_like(is_stop)
+        forbidden[pad_id] = True
+        return logits.masked_fill(forbidden, -torch.inf)
+
+    def choose(logits: Tensor) -> Tensor:
+        if temperature == 0:
+            return logits.argmax(dim=-1)
+        probs = next_token_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+        return probs.multinomial(1, generator=generator)[:, 0]
+
     with evaluating(model):
-        memory, memory_mask = model.encode(src_ids)
-        caches = KVCache.for_decoder(model, memory, max_new_tokens)
-        token = src_ids.new_full((src_ids.size(0), 1), bos_id, dtype=torch.int64)
-        done = torch.zeros_like(token, dtype=torch.bool)
-        tokens = []
-        for position in range(max_new_tokens):
-            logits = model.decode(token, memory, memory_mask, caches, start=position)
-            token = logits.argmax(dim=-1).masked_fill(done, model.config.pad_id)
-            tokens.append(token)
-            done |= token == eos_id
-            if done.all():
+        step = Decoding(model, ids, bos_id, max_new_tokens)
+        if num_beams > 1:
+            texts = beam_search(
+                step,
+                ids.size(0),
+                num_beams=num_beams,
+                alpha=alpha,
+                max_new_tokens=max_new_tokens,
+                is_stop=is_stop,
+                restrict=restrict,
+            )
+            return pad_rows(texts, pad_id).to(ids.device)
+        written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
+        rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
+        logits = step(None)
+        for length in range(1, max_new_tokens + 1):
+            tokens = choose(restrict(logits, length))
+            written[rows, length - 1] = tokens
+            going_on = ~is_stop[tokens]
+            if length == max_new_tokens or not going_on.any():
                 break
-    return torch.cat(tokens, dim=1)
+            if not going_on.all():
+                kept = going_on.nonzero()[:, 0]
+                rows, tokens = rows[kept], tokens[kept]
+                step.select(kept, kept)
+            logits = step(tokens)
+        return written[:, :length]
 
 
 def translate(
@@ -143,8 +159,9 @@ def translate(
     *,
     max_new_tokens: int = 64,
     batch_size: int = 256,
+    **options: Any,
 ) -> list[str]:
-    """Translate texts by greedy decoding, a batch of similar lengths at a time.
+    """Translate texts, a batch of similar lengths at a time.
 
     Args:
         model: a trained model.
@@ -153,6 +170,7 @@ def translate(
         tgt_tokenizer: the same for the target side.
         max_new_tokens: longest translation, in tokens.
         batch_size: texts decoded together.
+        options: passed to `generate`, such as `num_beams`; greedy when left out.
 
     Returns:
         A translation for each text, in the same order.
@@ -183,13 +201,58 @@ def translate(
         indices = order[first : first + batch_size]
         rows = [[*sources[index], src_tokenizer.eos_id] for index in indices]
         src_ids = pad_rows(rows, src_tokenizer.pad_id).to(device)
-        tgt_ids = greedy_decode(
+        tgt_ids = generate(
             model,
             src_ids,
             max_new_tokens=max_new_tokens,
             bos_id=tgt_tokenizer.bos_id,
-            eos_id=tgt_tokenizer.eos_id,
+            stop_ids=[tgt_tokenizer.eos_id],
+            **options,
         )
         for index, row in zip(indices, tgt_ids.tolist(), strict=True):
             translations[index] = tgt_tokenizer.decode(row)
     return translations
+
+
+def complete(
+    model: DecoderOnlyTransformer,
+    prompts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int = 64,
+    **options: Any,
+) -> list[str]:
+    """Write what follows each prompt, all in one batch.
+
+    Args:
+        model: a trained model.
+        prompts: beginnings of texts; an empty one is the beginning of any text.
+        tokenizer: what the model was trained with.
+        max_new_tokens: longest continuation, in tokens.
+        options: passed to `generate`, such as `temperature`; greedy when left out.
+
+    Returns:
+        For each prompt what follows it, without the prompt.
+
+    Raises:
+        ValueError: if a prompt is too long for the model.
+
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> letters = CharacterTokenizer.train(["abc"])
+        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
+        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+        >>> len(complete(model, ["a", "", "cab"], letters, max_new_tokens=5))
+        3
+
+    Built in chapter 10.
+    """
+    if not prompts:
+        return []
+    rows = [[tokenizer.bos_id, *tokenizer.encode(prompt)] for prompt in prompts]
+    ids = pad_rows(rows, tokenizer.pad_id).to(next(model.parameters()).device)
+    new_ids = generate(
+        model, ids, max_new_tokens=max_new_tokens, stop_ids=[tokenizer.eos_id], **options
+    )
+    return [tokenizer.decode(row) for row in new_ids.tolist()]

@@ -70,12 +70,13 @@ class SinusoidalPositionalEncoding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoidal_positions(max_len, d_model), persistent=False)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Add the encodings of positions start, start+1, ...
 
         Args:
             x: token vectors, (b, q, d).
-            start: position of the first one; not 0 when decoding with a cache.
+            start: position of the first one, not 0 when decoding with a cache; or one for each
+                row, (b,), where rows begin with padding: what is below 0 counts as 0.
 
         Returns:
             (b, q, d), the dtype of `x`.
@@ -108,7 +109,7 @@ class LearnedPositionalEncoding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(max_len, d_model) * math.sqrt(0.5))
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`.
 
         Raises:
@@ -236,10 +237,11 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.cat([below, above[: num_heads - power]])
 
 
-def table_rows(table: Tensor, start: int, length: int) -> Tensor:
+def table_rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
     """Rows start, ..., start+length-1 of a table with a row for each position."""
-    if start + length > table.size(0):
-        raise ValueError(
-            f"a sequence of {start + length} positions is longer than max_len={table.size(0)}"
-        )
-    return table[start : start + length]
+    end = length + (start if isinstance(start, int) else int(start.max()))
+    if end > table.size(0):
+        raise ValueError(f"a sequence of {end} positions is longer than max_len={table.size(0)}")
+    if isinstance(start, int):
+        return table[start:end]
+    return table[(start[:, None] + torch.arange(length, device=table.device)).clamp(min=0)]

@@ -1,4 +1,4 @@
-"""The whole Transformer: embeddings, positions, encoder and decoder assembled.
+"""The whole models: embeddings, positions and stacks of layers assembled.
 
 Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.
 """
@@ -18,11 +18,11 @@ from minitransformer.positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 
-__all__ = ["Transformer"]
+__all__ = ["DecoderOnlyTransformer", "Transformer"]
 
 
-class Transformer(nn.Module):
-    """The encoder-decoder Transformer: token ids in, scores of the next token out.
+class TokenModel(nn.Module):
+    """What the two models have in common: how tokens become vectors, and how training starts.
 
     Parameters start as follows, whatever the layers did on their own:
 
@@ -32,11 +32,58 @@ class Transformer(nn.Module):
     | other matrices | uniform, Glorot & Bengio (2010) |
     | learned positions | normal, mean 0, mean square 1/2 |
     | biases | 0 |
-    | layer norm | gain 1, bias 0 |
+    | norms | gain 1, bias 0 |
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.positions: nn.Module | None = None
+        if config.positional_encoding == "sinusoidal":
+            self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        elif config.positional_encoding == "learned":
+            self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """Draw every parameter anew, as in the table above."""
+        for module in self.modules():
+            if isinstance(module, TokenEmbedding | OutputProjection):
+                std = 1 / math.sqrt(self.config.d_model)
+                nn.init.normal_(module.weight, std=std, generator=generator)
+            elif isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, LearnedPositionalEncoding):
+                nn.init.normal_(module.weight, std=math.sqrt(0.5), generator=generator)
+
+    def embed(
+        self,
+        embedding: TokenEmbedding,
+        ids: Tensor,
+        start: int = 0,
+        left_padding: Tensor | None = None,
+    ) -> Tensor:
+        """Vectors of tokens, (b, length, d), and their positions where the vectors carry them."""
+        end, max_len = start + ids.size(1), self.config.max_len
+        if end > max_len:
+            raise ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")
+        x = embedding(ids)
+        if self.positions is not None:
+            x = self.positions(x, start if left_padding is None else start - left_padding)
+        return self.dropout(x)
+
+
+class Transformer(TokenModel):
+    """The encoder-decoder Transformer: token ids in, scores of the next token out.
 
     Args:
         config: the model's configuration.
         generator: source of the starting values; PyTorch's global one when left out.
+
+    Raises:
+        ValueError: if the configuration has no encoder layers.
 
     Example:
         >>> config = TransformerConfig(20, 30, d_model=12, num_heads=3, d_ff=16)
@@ -48,20 +95,18 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
+        if config.num_encoder_layers < 1:
+            raise ValueError(
+                f"num_encoder_layers must be at least 1, got {config.num_encoder_layers}; "
+                "a model without encoder is a DecoderOnlyTransformer"
+            )
         self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
         self.tgt_embedding = (
             self.src_embedding
             if config.share_embeddings
             else TokenEmbedding(config.tgt_vocab_size, config.d_model)
         )
-        self.positions: nn.Module | None = None
-        if config.positional_encoding == "sinusoidal":
-            self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
-        elif config.positional_encoding == "learned":
-            self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
-        self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config.num_encoder_layers, **config.layer_options)
         self.decoder = Decoder(config.num_decoder_layers, **config.layer_options)
         self.output_projection = OutputProjection(
@@ -69,24 +114,7 @@ class Transformer(nn.Module):
             config.d_model,
             tied_to=self.tgt_embedding if config.tie_output else None,
         )
-        for module in self.modules():
-            if isinstance(module, TokenEmbedding | OutputProjection):
-                std = 1 / math.sqrt(config.d_model)
-                nn.init.normal_(module.weight, std=std, generator=generator)
-            elif isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, generator=generator)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, LearnedPositionalEncoding):
-                nn.init.normal_(module.weight, std=math.sqrt(0.5), generator=generator)
-
-    def embed(self, embedding: TokenEmbedding, ids: Tensor, start: int = 0) -> Tensor:
-        """Vectors of tokens, (b, length, d), and their positions where the vectors carry them."""
-        end, max_len = start + ids.size(1), self.config.max_len
-        if end > max_len:
-            raise ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")
-        x = embedding(ids)
-        return self.dropout(x if self.positions is None else self.positions(x, start))
+        self.initialise(generator)
 
     def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Read the source once.
@@ -158,6 +186,83 @@ class Transformer(nn.Module):
                 f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
             )
         return self.decode(tgt_ids, *self.encode(src_ids))
+
+
+class DecoderOnlyTransformer(TokenModel):
+    """A Transformer without encoder: token ids in, scores of the next token out.
+
+    A decoder layer without cross-attention is an `EncoderLayer` with a causal mask, so the model
+    is a stack of those.
+
+    Args:
+        config: the model's configuration, see `TransformerConfig.decoder_only`.
+        generator: source of the starting values; PyTorch's global one when left out.
+
+    Raises:
+        ValueError: if the configuration has encoder layers.
+
+    Example:
+        >>> config = TransformerConfig.decoder_only(30, num_layers=2, d_model=12, num_heads=3)
+        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+        >>> model(torch.randint(1, 30, (2, 7))).shape
+        torch.Size([2, 7, 30])
+
+    Built in chapter 10. Papers: Liu et al. (2018), section 4.2.3; Radford et al. (2018).
+    """
+
+    def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config)
+        if config.num_encoder_layers:
+            raise ValueError(
+                f"num_encoder_layers must be 0, got {config.num_encoder_layers}; "
+                "TransformerConfig.decoder_only makes such a configuration"
+            )
+        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
+        self.decoder = Encoder(config.num_decoder_layers, **config.layer_options)
+        self.output_projection = OutputProjection(
+            config.tgt_vocab_size,
+            config.d_model,
+            tied_to=self.embedding if config.tie_output else None,
+        )
+        self.initialise(generator)
+
+    def decode(
+        self,
+        ids: Tensor,
+        caches: Sequence[LayerCache] | None = None,
+        start: int = 0,
+        left_padding: Tensor | None = None,
+    ) -> Tensor:
+        """Score the token that follows each position.
+
+        Padding to the right of a row is hidden by the causal mask. In generation rows of unequal
+        length must end together, so there padding stands to the left, and is masked.
+
+        Args:
+            ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
+            caches: a `LayerCache` for each layer.
+            start: how many positions the caches hold.
+            left_padding: how many ids of padding each row begins with, (b,), int64.
+
+        Returns:
+            Logits, (b, t, v).
+
+        Raises:
+            TypeError: if ids are not integers.
+            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
+        """
+        check_ids("ids", ids)
+        length, end = ids.size(1), start + ids.size(1)
+        mask = None if length == 1 else causal_mask(length, end, ids.device)
+        if left_padding is not None:
+            real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
+            mask = real if mask is None else mask & real
+        x = self.embed(self.embedding, ids, start, left_padding)
+        return self.output_projection(self.decoder(x, mask, caches))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Score the token that follows each position; as `decode`."""
+        return self.decode(ids)
 
 
 def check_ids(name: str, ids: Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from minitransformer import (
+    DecoderOnlyTransformer,
     TextPair,
     Trainer,
     TrainingConfig,
@@ -74,6 +75,13 @@ def small_config(**changes):
 def small_model(**changes):
     """A shaken model of `small_config`, always the same one."""
     return shaken(Transformer(small_config(**changes), torch.Generator().manual_seed(0)))
+
+
+def decoder_only_model(**changes):
+    """A shaken decoder-only model with the vocabulary of the targets, always the same one."""
+    options = LAYER | {"num_layers": 2, "max_len": 16} | changes
+    config = TransformerConfig.decoder_only(31, **options)
+    return shaken(DecoderOnlyTransformer(config, torch.Generator().manual_seed(0)))
 
 
 def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):

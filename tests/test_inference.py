@@ -1,10 +1,25 @@
-"""Decoding with a cache equals decoding without one, row by row and token by token."""
+"""Generation writes what the model's scores say: greedily, at random, in batches, alone."""
 
 import pytest
 import torch
-from helpers import SRC_IDS, TGT_IDS, assert_same, each_model, randn, small_model
+from helpers import (
+    SRC_IDS,
+    decoder_only_model,
+    each_model,
+    shaken,
+    small_model,
+)
 
-from minitransformer import KVCache, greedy_decode, pad_rows, translate
+from minitransformer import (
+    DecoderOnlyTransformer,
+    TransformerConfig,
+    complete,
+    generate,
+    next_token_probs,
+    pad_rows,
+    translate,
+)
+from minitransformer.inference import evaluating
 
 
 @pytest.fixture
@@ -14,78 +29,36 @@ def copier(trained):
     return trained.model, src, tgt, pad_rows([example.src for example in trained.examples])
 
 
-# --- cached = full
-
-
-@each_model
-@pytest.mark.parametrize("first", [1, 3, 5], ids=["one by one", "three first", "all at once"])
-@torch.no_grad()
-def test_cached_decoding_equals_full_decoding(changes, first):
-    model = small_model(**changes)
-    memory, mask = model.encode(SRC_IDS)
-    full = model.decode(TGT_IDS, memory, mask)
-    caches = KVCache.for_decoder(model, memory, max_len=5)
-    logits = [model.decode(TGT_IDS[:, :first], memory, mask, caches, start=0)]
-    for position in range(first, 5):
-        token = TGT_IDS[:, position : position + 1]
-        logits.append(model.decode(token, memory, mask, caches, start=position))
-    assert_same(torch.cat(logits, dim=1), full)
-
-
-@torch.no_grad()
-def test_chunk_after_the_first_sees_the_cache_and_itself():
-    model = small_model()
-    memory, mask = model.encode(SRC_IDS)
-    caches = KVCache.for_decoder(model, memory, max_len=9)
-    logits = [
-        model.decode(TGT_IDS[:, start:end], memory, mask, caches, start=start)
-        for start, end in ((0, 2), (2, 5))
-    ]
-    assert_same(torch.cat(logits, dim=1), model.decode(TGT_IDS, memory, mask))
-
-
-def test_cache_grows_by_what_it_is_given():
-    memory = randn(2, 3, 7, 4), randn(2, 3, 7, 4, seed=1)
-    cache = KVCache(memory, max_len=5)
-    keys, values = randn(2, 3, 5, 4, seed=2), randn(2, 3, 5, 4, seed=3)
-    for start, end in ((0, 2), (2, 3), (3, 5)):
-        all_keys, all_values = cache.extend(keys[:, :, start:end], values[:, :, start:end])
-        assert torch.equal(all_keys, keys[:, :, :end])
-        assert torch.equal(all_values, values[:, :, :end])
-        assert cache.length == end
-    assert cache.memory is memory
-
-
-def test_full_cache_is_refused():
-    memory = randn(2, 3, 7, 4)
-    cache = KVCache((memory, memory), max_len=5)
-    cache.extend(memory[:, :, :4], memory[:, :, :4])
-    with pytest.raises(ValueError, match="the cache holds 5 positions, 6 are needed"):
-        cache.extend(memory[:, :, :2], memory[:, :, :2])
-
-
-def test_each_decoder_layer_gets_its_own_projection_of_the_memory():
-    model, memory = small_model(), randn(2, 7, 12)
-    caches = KVCache.for_decoder(model, memory, max_len=5)
-    assert len(caches) == 3
-    for cache, layer in zip(caches, model.decoder.layers, strict=True):
-        keys, values = layer.cross_attention.keys_values(memory, memory)
-        assert torch.equal(cache.memory[0], keys)
-        assert torch.equal(cache.memory[1], values)
-
-
 # --- greedy decoding
 
 
-@torch.no_grad()
+def best_token(logits):
+    """The most probable token that is not padding."""
+    return 1 + logits[1:].argmax().item()
+
+
 def argmax_loop(model, src_ids, max_new_tokens, eos_id=2):
     """Score the whole target anew for every token, one row at a time."""
     rows = []
-    for src in src_ids:
-        tgt = [1]
-        while len(tgt) <= max_new_tokens and (eos_id not in tgt[1:]):
-            tgt.append(model(src[None], torch.tensor([tgt]))[0, -1].argmax().item())
-        rows.append(tgt[1:])
+    with evaluating(model):
+        for src in src_ids:
+            tgt = [1]
+            while len(tgt) <= max_new_tokens and (eos_id not in tgt[1:]):
+                tgt.append(best_token(model(src[None], torch.tensor([tgt]))[0, -1]))
+            rows.append(tgt[1:])
+    return pad_rows(rows)
+
+
+def continuation_loop(model, prompts, max_new_tokens, eos_id=2):
+    """The same for a decoder-only model: each prompt alone, without its padding."""
+    rows = []
+    with evaluating(model):
+        for prompt in prompts:
+            ids = prompt[prompt != 0].tolist()
+            start = len(ids)
+            while len(ids) < start + max_new_tokens and (eos_id not in ids[start:]):
+                ids.append(best_token(model(torch.tensor([ids]))[0, -1]))
+            rows.append(ids[start:])
     return pad_rows(rows)
 
 
@@ -94,7 +67,7 @@ def argmax_loop(model, src_ids, max_new_tokens, eos_id=2):
 def test_greedy_decoding_equals_argmax_loop_without_cache(changes, max_new_tokens):
     model = small_model(**changes)
     expected = argmax_loop(model, SRC_IDS, max_new_tokens)
-    assert torch.equal(greedy_decode(model, SRC_IDS, max_new_tokens=max_new_tokens), expected)
+    assert torch.equal(generate(model, SRC_IDS, max_new_tokens=max_new_tokens), expected)
 
 
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 9])
@@ -103,7 +76,7 @@ def test_greedy_decoding_equals_argmax_loop_when_rows_end_at_different_steps(
 ):
     model, _, _, src_ids = copier
     expected = argmax_loop(model.eval(), src_ids, max_new_tokens)
-    decoded = greedy_decode(model, src_ids, max_new_tokens=max_new_tokens)
+    decoded = generate(model, src_ids, max_new_tokens=max_new_tokens)
     assert torch.equal(decoded, expected)
     lengths = (expected != 0).sum(1).unique().tolist()
     assert lengths == sorted(range(min(2, max_new_tokens), min(5, max_new_tokens) + 1))
@@ -111,12 +84,12 @@ def test_greedy_decoding_equals_argmax_loop_when_rows_end_at_different_steps(
 
 def test_row_that_has_ended_is_padded_and_changes_no_other(copier):
     model, _, tgt, src_ids = copier
-    together = greedy_decode(model, src_ids, max_new_tokens=9)
+    together = generate(model, src_ids, max_new_tokens=9)
     assert together.dtype == torch.int64
     for src, row in zip(src_ids, together.tolist(), strict=True):
         length = row.index(tgt.eos_id) + 1
         assert row[length:] == [tgt.pad_id] * (len(row) - length)
-        alone = greedy_decode(model, src[None], max_new_tokens=9)
+        alone = generate(model, src[None], max_new_tokens=9)
         assert alone.tolist() == [row[:length]]
 
 
@@ -124,8 +97,8 @@ def test_row_that_has_ended_is_padded_and_changes_no_other(copier):
 def test_target_begins_as_told():
     model, first_tokens = small_model(), set()
     for bos_id in range(31):
-        expected = model(SRC_IDS, torch.full((2, 1), bos_id)).argmax(-1)
-        decoded = greedy_decode(model, SRC_IDS, max_new_tokens=1, bos_id=bos_id)
+        expected = 1 + model(SRC_IDS, torch.full((2, 1), bos_id))[..., 1:].argmax(-1)
+        decoded = generate(model, SRC_IDS, max_new_tokens=1, bos_id=bos_id)
         assert torch.equal(decoded, expected)
         first_tokens.add(tuple(decoded.flatten().tolist()))
     assert len(first_tokens) > 1
@@ -135,10 +108,10 @@ def test_target_ends_as_told(copier):
     model, src, tgt, _ = copier
     src_ids = pad_rows([[*src.encode(text), src.eos_id] for text in ("c b a d", "a d")])
     (a,) = tgt.encode("a")
-    decoded = greedy_decode(model, src_ids, max_new_tokens=9, eos_id=a)
+    decoded = generate(model, src_ids, max_new_tokens=9, stop_ids=[a])
     assert [tgt.decode(row) for row in decoded.tolist()] == ["d a", "d a"]
     (b,) = tgt.encode("b")
-    decoded = greedy_decode(model, src_ids, max_new_tokens=3, eos_id=b)
+    decoded = generate(model, src_ids, max_new_tokens=3, stop_ids=[b])
     assert decoded.tolist()[0] == tgt.encode("d a b")
 
 
@@ -146,18 +119,161 @@ def test_target_ends_as_told(copier):
 def test_decoding_has_no_dropout_and_leaves_the_mode_as_it_was(training):
     model = small_model(dropout=0.5).train(training)
     expected = argmax_loop(small_model(), SRC_IDS, 6)
-    assert torch.equal(greedy_decode(model, SRC_IDS, max_new_tokens=6), expected)
+    assert torch.equal(generate(model, SRC_IDS, max_new_tokens=6), expected)
     assert model.training == training
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        greedy_decode(model, SRC_IDS + 2, max_new_tokens=6)
+        generate(model, SRC_IDS + 2, max_new_tokens=6)
     assert model.training == training
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("max_new_tokens", [0, -1, 17])
-def test_impossible_lengths_are_refused(max_new_tokens):
-    with pytest.raises(ValueError, match=f"between 1 and max_len=16, got {max_new_tokens}"):
-        greedy_decode(small_model(), SRC_IDS, max_new_tokens=max_new_tokens)
+PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
+
+
+@each_model
+@pytest.mark.parametrize("max_new_tokens", [1, 6, 12])
+def test_prompts_of_different_lengths_continue_as_each_alone(changes, max_new_tokens):
+    model = decoder_only_model(**changes)
+    expected = continuation_loop(model, PROMPTS, max_new_tokens)
+    assert torch.equal(generate(model, PROMPTS, max_new_tokens=max_new_tokens), expected)
+
+
+def test_more_padding_of_prompts_changes_nothing():
+    model = decoder_only_model()
+    padded = torch.nn.functional.pad(PROMPTS, (0, 3))
+    together = generate(model, padded, max_new_tokens=6)
+    assert torch.equal(together, generate(model, PROMPTS, max_new_tokens=6))
+
+
+@pytest.mark.parametrize("stop_ids", [[2], [13, 2], list(range(5, 25))])
+def test_any_stop_id_ends_a_row_and_the_others_go_on(stop_ids):
+    model = decoder_only_model()
+    free = generate(model, PROMPTS, max_new_tokens=12, stop_ids=[])
+    expected = []
+    for row in free.tolist():
+        ends = [n for n, token in enumerate(row, start=1) if token in stop_ids]
+        expected.append(row[: ends[0]] if ends else row)
+    decoded = generate(model, PROMPTS, max_new_tokens=12, stop_ids=stop_ids)
+    assert torch.equal(decoded, pad_rows(expected))
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"num_beams": 3}], ids=str)
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_length_stays_within_the_limits(options, length):
+    for model, ids in ((decoder_only_model(), PROMPTS), (small_model(), SRC_IDS)):
+        everything = list(range(31))
+        limits = {"min_new_tokens": length, "max_new_tokens": 7}
+        written = generate(model, ids, stop_ids=everything[20:], **limits, **options)
+        for row in written.tolist():
+            real = [token for token in row if token]
+            assert length <= len(real) <= 7
+            assert 0 not in row[: len(real)]
+            assert all(token < 20 for token in real[: length - 1])
+            assert len(real) == 7 or real[-1] >= 20
+
+
+def test_rows_that_have_ended_are_not_computed_any_more(copier):
+    model, _, _, src_ids = copier
+    sizes = []
+    hook = model.output_projection.register_forward_hook(
+        lambda _, args, out: sizes.append(out.size(0))
+    )
+    generate(model, src_ids, max_new_tokens=9)
+    hook.remove()
+    assert sizes == [10, 10, 7, 4, 2]  # of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts
+
+
+# --- sampling
+
+
+def test_draws_follow_the_distribution():
+    model, num_rows = decoder_only_model(), 4000
+    prompt = torch.tensor([[8, 3, 28]])
+    with torch.no_grad():
+        logits = model(prompt)[0, -1]
+    logits[0] = -torch.inf
+    options = {"temperature": 0.7, "top_k": 9, "top_p": 0.9}
+    expected = next_token_probs(logits, **options)
+    generator = torch.Generator().manual_seed(3)
+    drawn = generate(
+        model, prompt.repeat(num_rows, 1), max_new_tokens=1, generator=generator, **options
+    )
+    counts = drawn.flatten().bincount(minlength=31)
+    assert (counts[expected == 0] == 0).all()
+    assert (expected > 0).sum() > 3
+    spread = (expected * (1 - expected) / num_rows).sqrt()
+    assert ((counts / num_rows - expected).abs() <= 4 * spread).all()
+
+
+def test_generator_decides_the_draw_and_the_global_state_stays():
+    model = decoder_only_model()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first, again, other = (
+        generate(
+            model,
+            PROMPTS,
+            max_new_tokens=8,
+            temperature=1.0,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}])
+def test_sampling_from_one_token_is_greedy(cut):
+    model = decoder_only_model()
+    greedy = generate(model, PROMPTS, max_new_tokens=8)
+    assert torch.equal(generate(model, PROMPTS, max_new_tokens=8, temperature=2.0, **cut), greedy)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"max_new_tokens": 17}, "1 tokens and max_new_tokens=17 take 17 positions.* max_len=16"),
+        ({"min_new_tokens": 0}, "min_new_tokens must be at least 1, got 0"),
+        ({"min_new_tokens": 7}, "max_new_tokens must be at least 7, got 6"),
+        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
+        ({"num_beams": 2, "alpha": -0.1}, r"alpha must be at least 0, got -0\.1"),
+        ({"temperature": -1.0}, r"temperature must be at least 0, got -1\.0"),
+        ({"temperature": float("nan")}, "temperature must be at least 0, got nan"),
+        ({"num_beams": 2, "temperature": 1.0}, r"num_beams=2 needs temperature 0, got 1\.0"),
+        ({"top_k": 3}, "top_k=3 and top_p=None need a temperature above 0, got 0"),
+        ({"top_p": 0.9}, r"top_k=None and top_p=0\.9 need a temperature above 0, got 0"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"temperature": 1.0, "top_p": 1.5}, r"top_p must be above 0 and at most 1, got 1\.5"),
+        ({"stop_ids": [2, 31]}, "stop_ids must lie between 0 and 30, got 31"),
+        ({"bos_id": 31}, "id 31 lies outside the vocabulary of 31 tokens"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        generate(small_model(), SRC_IDS, **({"max_new_tokens": 6} | options))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "error", "message"),
+    [
+        (PROMPTS[:0], ValueError, r"ids must have shape \(b, length\).* got \(0, 5\)"),
+        (PROMPTS[0], ValueError, r"ids must have shape \(b, length\).* got \(5,\)"),
+        (PROMPTS.flip(1), ValueError, "filled on the right only, got pad_id=0 inside"),
+        (torch.zeros(1, 3).long(), ValueError, "at least 1 token, got one with 0"),
+        (PROMPTS.repeat(1, 3)[:1], ValueError, "15 tokens and max_new_tokens=6 take 20 positions"),
+        (PROMPTS.float(), TypeError, r"int32 or int64, got torch\.float32"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused(prompts, error, message):
+    with pytest.raises(error, match=message):
+        generate(decoder_only_model(), prompts, max_new_tokens=6)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +287,7 @@ def test_impossible_lengths_are_refused(max_new_tokens):
 )
 def test_sources_that_do_not_fit_are_refused(src_ids, error, message):
     with pytest.raises(error, match=message):
-        greedy_decode(small_model(), src_ids, max_new_tokens=6)
+        generate(small_model(), src_ids, max_new_tokens=6)
 
 
 # --- translate
@@ -211,3 +327,31 @@ def test_text_too_long_for_the_model_is_refused(copier):
 def test_word_never_seen_is_translated_as_unknown(copier):
     model, src, tgt, _ = copier
     assert len(translate(model, ["a zebra"], src, tgt, max_new_tokens=9)) == 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_translations_by_beam_search_are_as_good(copier, num_beams):
+    model, src, tgt, _ = copier
+    texts = ["c b a d", "a", "b c", "d c a"]
+    translations = translate(model, texts, src, tgt, max_new_tokens=9, num_beams=num_beams)
+    assert translations == [text[::-1] for text in texts]
+
+
+# --- complete
+
+
+def test_completions_leave_out_the_prompt_and_need_none(copier):
+    _, _, tgt, _ = copier
+    config = TransformerConfig.decoder_only(tgt.vocab_size, num_layers=2, d_model=12, num_heads=3)
+    model = shaken(DecoderOnlyTransformer(config, torch.Generator().manual_seed(0)))
+    prompts = ["a b", "", "c"]
+    rows = pad_rows([[tgt.bos_id, *tgt.encode(prompt)] for prompt in prompts])
+
+    def options():
+        generator = torch.Generator().manual_seed(4)
+        return {"max_new_tokens": 5, "temperature": 3.0, "generator": generator}
+
+    expected = [tgt.decode(row) for row in generate(model, rows, **options()).tolist()]
+    assert complete(model, prompts, tgt, **options()) == expected
+    assert len(set(expected)) > 1
+    assert complete(model, [], tgt) == []

@@ -337,12 +337,12 @@ def test_generator_alone_decides_the_start():
             for name in (
                 "d_model",
                 "num_heads",
-                "num_encoder_layers",
                 "num_decoder_layers",
                 "d_ff",
                 "max_len",
             )
         ),
+        ({"num_encoder_layers": -1}, "num_encoder_layers must be at least 0, got -1"),
         ({"num_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
         ({"num_kv_heads": 2}, "num_kv_heads must divide num_heads, got 2 and 3"),
         ({"num_kv_heads": 0}, "num_kv_heads must divide num_heads, got 0 and 3"),

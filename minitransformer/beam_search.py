@@ -1,0 +1,115 @@
+"""Beam search: keep the few best beginnings of a text, and extend them all.
+
+Built in chapter 10. Paper: "Google's Neural Machine Translation System" (Wu et al., 2016),
+section 7; its settings for the Transformer: Vaswani et al. (2017), section 6.1.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["beam_search", "length_penalty"]
+
+
+class Step(Protocol):
+    """What beam search asks of a model that decodes with caches."""
+
+    def __call__(self, tokens: Tensor | None) -> Tensor:
+        """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Go on with these rows, in this order; with these sources, if some have left."""
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """((5 + length) / 6)^α: what the log-probability of a text of that length is divided by.
+
+    Every token makes a text less probable, so the most probable text is often too short. α = 0
+    compares log-probabilities; the greater α, the more a long text is forgiven.
+
+    Example:
+        >>> length_penalty(1, 0.6), round(length_penalty(20, 0.6), 3)
+        (1.0, 2.354)
+
+    Built in chapter 10. Paper: Wu et al., equation 14.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+def beam_search(
+    step: Step,
+    num_sources: int,
+    *,
+    num_beams: int,
+    alpha: float,
+    max_new_tokens: int,
+    is_stop: Tensor,
+    restrict: Callable[[Tensor, int], Tensor],
+) -> list[list[int]]:
+    """For each source the best text that a beam of `num_beams` beginnings finds.
+
+    A text's score is its log-probability over its `length_penalty`. Each step extends every
+    beginning by every token and keeps the best `num_beams`. A text that ends while among those is
+    set aside. A source is done when no beginning can still beat its best ended text.
+
+    Args:
+        step: the model's side, see `Step`.
+        num_sources: b.
+        num_beams: beginnings kept for each source.
+        alpha: α of `length_penalty`, at least 0.
+        max_new_tokens: longest text, its end included.
+        is_stop: which tokens end a text, (v,), boolean.
+        restrict: sets the scores of what may not come n-th to -inf.
+
+    Returns:
+        The ids of a text for each source.
+
+    Built in chapter 10. Paper: Wu et al., section 7.
+    """
+    logits = step(None)
+    device, vocab_size = logits.device, logits.size(-1)
+    sources = torch.arange(num_sources, device=device)  # those that are not done
+    scores = logits.new_zeros(num_sources, 1)  # of each source's beginnings
+    texts = torch.empty(num_sources, 1, 0, dtype=torch.int64, device=device)
+    best = [(-torch.inf, [0])] * num_sources
+    for length in range(1, max_new_tokens + 1):
+        log_probs = restrict(logits.log_softmax(dim=-1), length)
+        extended = (scores[..., None] + log_probs.view(*scores.shape, -1)).flatten(1)
+        # Every beginning may end in as many ways as there are stop ids; so many more are looked at.
+        wanted = num_beams * (1 + int(is_stop.sum()))
+        ranked, index = extended.topk(min(wanted, extended.size(1)), dim=1)
+        origin, token = index // vocab_size, index % vocab_size
+
+        ended = is_stop[token] & (torch.arange(token.size(1), device=device) < num_beams)
+        if length == max_new_tokens:
+            ended[:, :num_beams] = True
+        final = ranked.masked_fill(~ended, -torch.inf).max(dim=1)
+        final_scores = (final.values / length_penalty(length, alpha)).tolist()
+        for row, (source, score) in enumerate(zip(sources.tolist(), final_scores, strict=True)):
+            if score > best[source][0]:
+                column = final.indices[row]
+                text = [*texts[row, origin[row, column]].tolist(), int(token[row, column])]
+                best[source] = (score, text)
+        if length == max_new_tokens:
+            break
+
+        going_on = ranked.masked_fill(is_stop[token], -torch.inf)
+        scores, kept = going_on.topk(min(num_beams, going_on.size(1)), dim=1)
+        origin, token = origin.gather(1, kept), token.gather(1, kept)
+        # A log-probability only falls, and is forgiven most at the greatest length.
+        bound = (scores[:, 0] / length_penalty(max_new_tokens, alpha)).tolist()
+        open_ = [r for r, s in enumerate(sources.tolist()) if best[s][0] < bound[r]]
+        if not open_:
+            break
+        rows = torch.tensor(open_, device=device)
+        origin, token, scores = origin[rows], token[rows], scores[rows]
+        step.select(
+            (rows[:, None] * texts.size(1) + origin).flatten(),
+            None if len(open_) == len(sources) else rows,
+        )
+        sources = sources[rows]
+        texts = torch.cat([texts[rows[:, None], origin], token[..., None]], dim=-1)
+        logits = step(token.flatten())
+    return [text for _, text in best]

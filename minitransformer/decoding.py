@@ -1,0 +1,150 @@
+"""A batch while it is being decoded, and the cache of keys and values that makes it cheap.
+
+Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.1
+(auto-regressive decoding).
+"""
+
+import torch
+from torch import Tensor
+
+from minitransformer.encoder_decoder import DecoderLayer
+from minitransformer.transformer import DecoderOnlyTransformer, Transformer, check_ids
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """Keys and values that one layer need not compute twice.
+
+    Self-attention's grow by one position a step, in memory reserved once. Those of
+    cross-attention depend on the encoder's output alone, so they are there from the start.
+
+    Args:
+        max_len: number of positions to make room for.
+        memory: projected keys and values of the encoder's output, each (b, h, s, e), where the
+            layer has cross-attention.
+
+    Example:
+        >>> cache = KVCache(max_len=10)
+        >>> new = torch.ones(2, 3, 1, 4)
+        >>> keys, values = cache.extend(new, new)
+        >>> keys, values = cache.extend(new, new)
+        >>> tuple(keys.shape), cache.length
+        ((2, 3, 2, 4), 2)
+
+    Built in chapter 10.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, max_len: int, memory: tuple[Tensor, Tensor] | None = None) -> None:
+        self.max_len = max_len
+        self.memory = memory
+        self.length = 0
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the next positions' keys and values, (b, h, q, e); return all so far.
+
+        Raises:
+            ValueError: if there is no room left.
+        """
+        start, end = self.length, self.length + keys.size(-2)
+        if end > self.max_len:
+            raise ValueError(f"the cache holds {self.max_len} positions, {end} are needed")
+        if start == 0:
+            b, h, _, e = keys.shape
+            self.keys, self.values = (x.new_empty(b, h, self.max_len, e) for x in (keys, values))
+        self.keys[:, :, start:end], self.values[:, :, start:end] = keys, values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, (n,) int64, in this order; a row may be taken several times."""
+        self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
+
+    def reordered(self, store: Tensor, rows: Tensor) -> Tensor:
+        """The rows of a store, in the memory it has if that is large enough."""
+        b, n, filled = store.size(0), rows.size(0), store[rows, :, : self.length]
+        store = store[:n] if n <= b else store.new_empty(n, *store.shape[1:])
+        store[:, :, : self.length] = filled
+        return store
+
+
+class Decoding:
+    """A batch while it is being decoded: what a model must know to score the next tokens.
+
+    Args:
+        model: an encoder-decoder or a decoder-only model.
+        ids: sources of the former, prompts of the latter, (b, n), filled on the right.
+        bos_id: what the targets of the former begin with.
+        max_new_tokens: how many tokens to make room for.
+    """
+
+    def __init__(
+        self,
+        model: Transformer | DecoderOnlyTransformer,
+        ids: Tensor,
+        bos_id: int,
+        max_new_tokens: int,
+    ) -> None:
+        self.model = model
+        self.padding: Tensor | None = None
+        if isinstance(model, Transformer):
+            self.memory, self.memory_mask = model.encode(ids)
+            self.prompt = ids.new_full((ids.size(0), 1), bos_id, dtype=torch.int64)
+            room = max_new_tokens
+            self.caches = [
+                KVCache(room, layer.cross_attention.keys_values(self.memory, self.memory))
+                for layer in model.decoder.layers
+                if isinstance(layer, DecoderLayer)
+            ]
+        else:
+            check_ids("ids", ids)
+            self.prompt, self.padding = padded_left(ids, model.config.pad_id)
+            room = self.prompt.size(1) + max_new_tokens - 1
+            self.caches = [KVCache(room) for _ in model.decoder.layers]
+        if room > model.config.max_len:  # the last token that is written is not read again
+            raise ValueError(
+                f"{self.prompt.size(1)} tokens and max_new_tokens={max_new_tokens} take {room} "
+                f"positions, more than max_len={model.config.max_len}"
+            )
+
+    def __call__(self, tokens: Tensor | None) -> Tensor:
+        """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
+        ids = self.prompt if tokens is None else tokens[:, None]
+        start = self.caches[0].length
+        if isinstance(self.model, Transformer):
+            logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches, start)
+        else:
+            logits = self.model.decode(ids, self.caches, start, self.padding)
+        return logits[:, -1].float()
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Go on with these rows, in this order; with these sources, if some have left.
+
+        In beam search several rows have one source. The encoder's keys and values are there once.
+        """
+        for cache in self.caches:
+            cache.select(rows)
+            if cache.memory is not None and sources is not None:
+                cache.memory = (cache.memory[0][sources], cache.memory[1][sources])
+        if isinstance(self.model, Transformer) and sources is not None:
+            self.memory, self.memory_mask = self.memory[sources], self.memory_mask[sources]
+        if self.padding is not None:
+            self.padding = self.padding[rows]
+
+
+def padded_left(ids: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:
+    """Move padding from the right of each row to its left, and count it; None if there is none."""
+    real = ids != pad_id
+    lengths = real.sum(dim=-1)
+    if not bool((real == (torch.arange(ids.size(1), device=ids.device) < lengths[:, None])).all()):
+        raise ValueError(f"prompts must be filled on the right only, got pad_id={pad_id} inside")
+    if not bool(lengths.all()):
+        raise ValueError("every prompt must have at least 1 token, got one with 0")
+    longest = int(lengths.max())
+    padding = longest - lengths
+    columns = torch.arange(longest, device=ids.device) - padding[:, None]
+    moved = ids.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, pad_id)
+    return moved, padding if bool(padding.any()) else None

@@ -1,0 +1,100 @@
+"""From scores to the next token: temperature, top-k and top-p.
+
+Built in chapter 10. Papers: Fan et al. (2018), section 5.1 (top-k); Holtzman et al. (2020),
+section 3.1 (top-p).
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["next_token_probs", "top_k_filter", "top_p_filter"]
+
+
+def top_k_filter(logits: Tensor, k: int) -> Tensor:
+    """Keep the k highest scores; the others become -inf. Of equal scores at the edge all stay.
+
+    Args:
+        logits: (..., v), floating point.
+        k: how many to keep; all, if there are no more.
+
+    Raises:
+        ValueError: if `k` is below 1.
+
+    Example:
+        >>> top_k_filter(torch.tensor([1.0, 4.0, 3.0]), 2)
+        tensor([-inf, 4., 3.])
+
+    Built in chapter 10. Paper: Fan et al. (2018), section 5.1.
+    """
+    if k < 1:
+        raise ValueError(f"top_k must be at least 1, got {k}")
+    edge = logits.topk(min(k, logits.size(-1)), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < edge, -torch.inf)
+
+
+def top_p_filter(logits: Tensor, p: float) -> Tensor:
+    """Keep the fewest tokens whose probabilities reach p together; the others become -inf.
+
+    Tokens are taken from the most probable on, so at least one stays.
+
+    Args:
+        logits: (..., v), floating point.
+        p: above 0, at most 1.
+
+    Raises:
+        ValueError: if `p` is out of range.
+
+    Example:
+        >>> top_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.7).exp()
+        tensor([0.6000, 0.0000, 0.3000])
+
+    Built in chapter 10. Paper: Holtzman et al. (2020), section 3.1.
+    """
+    if not 0.0 < p <= 1.0:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
+    ordered, indices = logits.sort(dim=-1, descending=True, stable=True)
+    probs = ordered.softmax(dim=-1, dtype=torch.float64)
+    # What stands before a token decides: the one that passes p still belongs to them.
+    dropped = probs.cumsum(dim=-1) - probs >= p
+    dropped[..., 0] = False
+    return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, indices, dropped), -torch.inf)
+
+
+def next_token_probs(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """The distribution to draw the next token from: softmax(logits / temperature), cut off.
+
+    Below 1 the temperature makes probable tokens more probable, above 1 all more alike. It acts
+    first, then top-k, then top-p on what is left.
+
+    Args:
+        logits: (..., v), floating point.
+        temperature: above 0.
+        top_k: see `top_k_filter`; no limit when left out.
+        top_p: see `top_p_filter`; no limit when left out.
+
+    Returns:
+        Probabilities, (..., v); rows sum to 1.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> next_token_probs(torch.tensor([0.6, 0.1, 0.3]).log(), top_k=2)
+        tensor([0.6667, 0.0000, 0.3333])
+
+    Built in chapter 10.
+    """
+    if not temperature > 0.0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    logits = logits / temperature
+    if top_k is not None:
+        logits = top_k_filter(logits, top_k)
+    if top_p is not None:
+        logits = top_p_filter(logits, top_p)
+    return logits.softmax(dim=-1)

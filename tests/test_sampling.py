@@ -1,0 +1,78 @@
+"""The next token's distribution is the definition of temperature, top-k and top-p."""
+
+import pytest
+import torch
+from helpers import assert_same, randn
+
+from minitransformer import next_token_probs, top_k_filter, top_p_filter
+
+LOGITS = 2 * randn(2, 3, 31)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.7, 1.0, 3.0])
+def test_temperature_divides_scores(temperature):
+    expected = LOGITS.double().div(temperature).softmax(-1).float()
+    assert_same(next_token_probs(LOGITS, temperature=temperature), expected)
+
+
+@pytest.mark.parametrize("k", [1, 2, 9, 31, 50])
+def test_top_k_keeps_the_k_highest(k):
+    filtered = top_k_filter(LOGITS, k)
+    for row, kept in zip(LOGITS.view(-1, 31), filtered.view(-1, 31), strict=True):
+        best = sorted(range(31), key=lambda i: -row[i])[:k]
+        assert set(kept.isfinite().nonzero().flatten().tolist()) == set(best)
+        assert torch.equal(kept[best], row[best])
+
+
+def test_equals_at_the_edge_of_top_k_all_stay():
+    filtered = top_k_filter(torch.tensor([1.0, 2.0, 2.0, 3.0]), 2)
+    assert filtered.tolist() == [-torch.inf, 2.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.1, 0.5, 0.9, 0.999])
+def test_top_p_keeps_the_fewest_that_reach_p(p):
+    filtered = top_p_filter(LOGITS, p)
+    for row, kept in zip(LOGITS.view(-1, 31).double(), filtered.view(-1, 31), strict=True):
+        probs = row.softmax(-1)
+        best, total = [], 0.0
+        for index in sorted(range(31), key=lambda i: -row[i]):
+            if total >= p:
+                break
+            best.append(index)
+            total += probs[index].item()
+        assert set(kept.isfinite().nonzero().flatten().tolist()) == set(best)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_top_p_of_one_keeps_what_has_a_probability(scale):
+    probs = next_token_probs(scale * LOGITS, top_p=1.0)
+    assert_same(probs, (scale * LOGITS).softmax(-1))
+
+
+def test_temperature_acts_first_then_top_k_then_top_p():
+    probs = next_token_probs(LOGITS, temperature=0.5, top_k=7, top_p=0.8)
+    assert_same(probs, top_p_filter(top_k_filter(LOGITS / 0.5, 7), 0.8).softmax(-1))
+    assert_same(probs.sum(-1), torch.ones(2, 3))
+
+
+def test_what_was_forbidden_stays_so():
+    logits = LOGITS.clone()
+    logits[..., ::2] = -torch.inf
+    for options in ({"top_k": 20}, {"top_p": 0.99}, {"temperature": 9.0}):
+        assert (next_token_probs(logits, **options)[..., ::2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, r"temperature must be above 0, got 0\.0"),
+        ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0\.0"),
+        ({"top_p": 1.1}, r"top_p must be above 0 and at most 1, got 1\.1"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        next_token_probs(LOGITS, **options)
