@@ -12,7 +12,7 @@ Each module keeps what a chapter of the book builds:
 | `embeddings` | 2 | token embedding, output projection |
 | `positional_encoding` | 3 | sinusoidal, learned, rotary, ALiBi |
 | `attention` | 4 | masks, scaled dot-product attention |
-| `inspection` | 4 | attention maps of a model that runs |
+| `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
 | `layer_norm` | 7 | layer normalisation, residual connections |
@@ -60,7 +60,7 @@ from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import complete, generate, translate
-from minitransformer.inspection import record_attention
+from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
 from minitransformer.layer_norm import (
     LayerNorm,
     ResidualConnection,
@@ -130,6 +130,8 @@ __all__ = [
     "TextPair",
     "TokenEmbedding",
     "Tokenizer",
+    "Trace",
+    "TracedTensor",
     "Trainer",
     "TrainingConfig",
     "Transformer",
@@ -169,6 +171,7 @@ __all__ = [
     "sinusoidal_positions",
     "top_k_filter",
     "top_p_filter",
+    "trace",
     "translate",
     "use_book_style",
 ]

@@ -2,15 +2,29 @@
 
 import pytest
 import torch
-from helpers import SRC_IDS, TGT_IDS, assert_same, randn, small_model
+from helpers import (
+    LAYER,
+    SRC_IDS,
+    TGT_IDS,
+    assert_same,
+    decoder_only_model,
+    each_model,
+    randn,
+    small_model,
+)
 
 from minitransformer import (
+    DecoderLayer,
+    EncoderLayer,
     MultiHeadAttention,
     ScaledDotProductAttention,
+    Transformer,
+    TransformerConfig,
     attention_weights,
     causal_mask,
     padding_mask,
     record_attention,
+    trace,
 )
 
 B, H, Q, K, E = 2, 3, 5, 7, 4
@@ -108,3 +122,72 @@ def test_recording_ends_with_its_block(fails):
     maps.clear()
     model(SRC_IDS, TGT_IDS)
     assert maps == {}
+
+
+# --- trace
+
+
+SIZES = {"b": 2, "s": 7, "t": 5, "h": 3, "d": 12, "e": 4, "f": 20, "v": 31, "h'e": 4}
+
+
+def has_named_axes(traced):
+    """Each letter stands for its own size, and nothing is unnamed."""
+    return all(row.shape == tuple(SIZES[axis] for axis in row.axes.split()) for row in traced)
+
+
+@each_model
+@pytest.mark.parametrize("share", [False, True], ids=["two vocabularies", "one"])
+def test_trace_names_every_axis_and_counts_every_parameter(changes, share):
+    if share:
+        model = Transformer(
+            TransformerConfig(31, 31, share_embeddings=True, max_len=16, **(LAYER | changes))
+        )
+    else:
+        model = small_model(**changes)
+    traced = trace(model, SRC_IDS, TGT_IDS)
+    assert has_named_axes(traced)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(row.parameters for row in traced) == total
+    assert f"{total:,}" in repr(traced).splitlines()[-1]
+
+
+@each_model
+def test_trace_of_a_decoder_only_model(changes):
+    model = decoder_only_model(**changes)
+    traced = trace(model, TGT_IDS)
+    assert has_named_axes(traced)
+    assert sum(row.parameters for row in traced) == sum(p.numel() for p in model.parameters())
+
+
+def test_trace_of_parts():
+    src, tgt = randn(2, 7, 12), randn(2, 5, 12)
+    assert has_named_axes(trace(EncoderLayer(**LAYER), src))
+    assert has_named_axes(trace(DecoderLayer(**LAYER), tgt, src))
+    axes = [row.axes for row in trace(MultiHeadAttention(12, 3), tgt, src, src)]
+    assert axes[:3] == ["b k d", "b k d", "b q d"]
+    assert [row.axes for row in trace(torch.nn.Linear(12, 9), tgt)] == ["?"]
+
+
+def test_trace_lists_what_happened_in_its_order():
+    model = small_model()
+    names = [row.module for row in trace(model, SRC_IDS, TGT_IDS)]
+    order = ["src_embedding", "encoder.layers.1.residual_2", "tgt_embedding", "output_projection"]
+    assert sorted(order, key=names.index) == order
+    assert names[-1] == "output_projection"
+    kinds = [
+        row.kind
+        for row in trace(model, SRC_IDS, TGT_IDS)
+        if row.module == "decoder.layers.0.cross_attention.attention"
+    ]
+    assert kinds == ["queries", "keys", "values", "weights", "ScaledDotProductAttention"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_trace_leaves_the_model_as_it_was(training):
+    model = small_model(dropout=0.5).train(training)
+    trace(model, SRC_IDS, TGT_IDS)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        trace(model, SRC_IDS + 2, TGT_IDS)
+    assert model.training == training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
