@@ -67,7 +67,7 @@ def with_scheme(main_job: Trainer, scheme: str, device: str) -> Trainer:
     """A trainer that differs from the main job's in the positional encoding alone."""
     config = replace(main_job.model.config, positional_encoding=scheme)
     model = Transformer(config, torch.Generator().manual_seed(main_job.config.seed)).to(device)
-    return Trainer(model, main_job.pairs, *main_job.tokenizers.values(), main_job.config)
+    return Trainer(model, main_job.texts, *main_job.tokenizers.values(), main_job.config)
 
 
 def measures(trainer: Trainer, splits: dict[str, list[TextPair]]) -> list[float]:

@@ -19,7 +19,8 @@ Each module keeps what a chapter of the book builds:
 | `encoder_decoder` | 8 | layers and their stacks |
 | `config` | 8 | the configuration of a model |
 | `transformer` | 8 | the whole model |
-| `data` | 9 | the number-words task, batches |
+| `data` | 9 | examples and batches |
+| `number_words` | 9 | the main job: number words, English to German |
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
 | `checkpoint` | 9 | saving and loading |
@@ -27,6 +28,7 @@ Each module keeps what a chapter of the book builds:
 | `sampling` | 10 | temperature, top-k, top-p |
 | `beam_search` | 10 | beam search |
 | `inference` | 10 | translating and writing with a trained model |
+| `language_model` | 10 | training a decoder-only model on text |
 | `plotting` | all | the figures |
 
 Masks are boolean and True means "may attend", everywhere.
@@ -45,22 +47,27 @@ from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
-    HELD_OUT_PAIRS,
     Batch,
     Example,
     TextPair,
     collate,
     encode_pairs,
     epoch_batches,
-    number_in_words,
-    number_words,
 )
 from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
+from minitransformer.grammar import grammar_sentences
 from minitransformer.inference import complete, generate, translate
 from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
+from minitransformer.language_model import (
+    LanguageModelTrainer,
+    bits_per_character,
+    load_language_model,
+    stream_batches,
+    token_stream,
+)
 from minitransformer.layer_norm import (
     LayerNorm,
     ResidualConnection,
@@ -68,7 +75,9 @@ from minitransformer.layer_norm import (
     layer_norm,
     rms_norm,
 )
+from minitransformer.multi30k import multi30k
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.number_words import HELD_OUT_PAIRS, number_in_words, number_words
 from minitransformer.plotting import (
     plot_attention,
     plot_attention_grid,
@@ -117,6 +126,7 @@ __all__ = [
     "Example",
     "FeedForward",
     "KVCache",
+    "LanguageModelTrainer",
     "LayerNorm",
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
@@ -141,6 +151,7 @@ __all__ = [
     "alibi_slopes",
     "attention_weights",
     "beam_search",
+    "bits_per_character",
     "causal_mask",
     "collate",
     "complete",
@@ -149,11 +160,14 @@ __all__ = [
     "epoch_batches",
     "exact_match",
     "generate",
+    "grammar_sentences",
     "label_smoothing_loss",
     "layer_norm",
     "length_penalty",
     "load_checkpoint",
+    "load_language_model",
     "load_translator",
+    "multi30k",
     "next_token_probs",
     "noam_schedule",
     "number_in_words",
@@ -169,6 +183,8 @@ __all__ = [
     "save_checkpoint",
     "scaled_dot_product_attention",
     "sinusoidal_positions",
+    "stream_batches",
+    "token_stream",
     "top_k_filter",
     "top_p_filter",
     "trace",

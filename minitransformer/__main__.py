@@ -13,8 +13,8 @@ import torch
 
 from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.config import TransformerConfig
-from minitransformer.data import number_words
 from minitransformer.inference import translate
+from minitransformer.number_words import number_words
 from minitransformer.tokenization import WordTokenizer
 from minitransformer.trainer import Trainer, exact_match, load_translator
 from minitransformer.training import TrainingConfig

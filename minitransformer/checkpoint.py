@@ -5,15 +5,21 @@ A safetensors file holds numbers and text and can execute nothing when it is rea
 Built in chapter 9.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from minitransformer.config import TransformerConfig
+from minitransformer.tokenization import Tokenizer
+from minitransformer.transformer import DecoderOnlyTransformer, Transformer
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -97,3 +103,25 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
             f"its format is {metadata.get('format')!r}, expected {FORMAT!r}"
         )
     return tensors, json.loads(metadata["state"])
+
+
+def fingerprint(texts: Sequence[Any]) -> str:
+    """The number of texts, or pairs of them, and a short hash: the same for the same only."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    return f"{len(texts)} texts, {digest[:12]}"
+
+
+def rebuild(
+    tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device | str
+) -> tuple[Any, dict[str, Tokenizer]]:
+    """The model and tokenizers of a loaded checkpoint."""
+    if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
+        raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
+    config = TransformerConfig(**state["model"])
+    with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
+        kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
+        model = kind(config).to(device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+    return model, {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}

@@ -59,6 +59,15 @@ class KVCache:
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
+    @classmethod
+    def for_decoder(cls, model: Transformer, memory: Tensor, max_len: int) -> "list[KVCache]":
+        """A cache for each decoder layer of `model`, given the encoder's output, (b, s, d)."""
+        return [
+            cls(max_len, layer.cross_attention.keys_values(memory, memory))
+            for layer in model.decoder.layers
+            if isinstance(layer, DecoderLayer)
+        ]
+
     def select(self, rows: Tensor) -> None:
         """Go on with these rows, (n,) int64, in this order; a row may be taken several times."""
         self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
@@ -94,11 +103,7 @@ class Decoding:
             self.memory, self.memory_mask = model.encode(ids)
             self.prompt = ids.new_full((ids.size(0), 1), bos_id, dtype=torch.int64)
             room = max_new_tokens
-            self.caches = [
-                KVCache(room, layer.cross_attention.keys_values(self.memory, self.memory))
-                for layer in model.decoder.layers
-                if isinstance(layer, DecoderLayer)
-            ]
+            self.caches = KVCache.for_decoder(model, self.memory, room)
         else:
             check_ids("ids", ids)
             self.prompt, self.padding = padded_left(ids, model.config.pad_id)

@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
     The paper's activation is max(0, ·), "relu". "gelu" is x Φ(x) with the exact Φ of the normal
     distribution, "gelu_tanh" the approximation that BERT's and GPT-2's code use. "swiglu" gates:
 
-        FFN(x) = (silu(x W₁) ⊙ x V) W₂,  silu(x) = x / (1 + e⁻ˣ),
+        FFN(x) = (silu(x W₁) ⊙ x W₃) W₂,  silu(x) = x / (1 + e⁻ˣ),
 
     three matrices instead of two, and no biases. With two thirds of the inner width it has as
     many weights as the others.
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         gated = activation in GATED
         self.w_1 = nn.Linear(d_model, d_ff, bias=not gated)
-        self.gate = nn.Linear(d_model, d_ff, bias=False) if gated else None
+        self.w_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
         self.w_2 = nn.Linear(d_ff, d_model, bias=not gated)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
@@ -65,6 +65,6 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position of x, (..., d), on its own; the same shape comes back."""
         inner = self.activation(self.w_1(x))
-        if self.gate is not None:
-            inner = inner * self.gate(x)
+        if self.w_3 is not None:
+            inner = inner * self.w_3(x)
         return self.w_2(self.dropout(inner))

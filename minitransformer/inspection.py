@@ -97,7 +97,7 @@ WIDTHS = {
     "ResidualConnection": "d",
     "OutputProjection": "v",
     "w_1": "f",
-    "gate": "f",
+    "w_3": "f",
     "w_2": "d",
     "w_q": "d",
     "w_o": "d",

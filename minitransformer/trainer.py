@@ -3,21 +3,24 @@
 Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
 """
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import check_folder, load_checkpoint, save_checkpoint
-from minitransformer.config import TransformerConfig
-from minitransformer.data import Example, TextPair, collate, encode_pairs, epoch_batches
+from minitransformer.checkpoint import (
+    check_folder,
+    fingerprint,
+    load_checkpoint,
+    rebuild,
+    save_checkpoint,
+)
+from minitransformer.data import TextPair, collate, encode_pairs, epoch_batches
 from minitransformer.inference import translate
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig, label_smoothing_loss
@@ -53,12 +56,22 @@ class Trainer:
         tgt_tokenizer: Tokenizer,
         config: TrainingConfig,
     ) -> None:
-        if not pairs:
-            raise ValueError("pairs must hold at least 1 pair, got 0")
-        self.model = model
-        self.pairs = pairs
-        self.tokenizers = {"src": src_tokenizer, "tgt": tgt_tokenizer}
+        self.begin(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
+
+    def begin(
+        self,
+        model: Any,
+        texts: Sequence[Any],
+        tokenizers: dict[str, Tokenizer],
+        config: TrainingConfig,
+    ) -> None:
+        """What every trainer starts with, whatever its texts are."""
+        if not texts:
+            raise ValueError("there must be at least 1 text to train on, got 0")
+        self.model = model
+        self.texts = texts
+        self.tokenizers = tokenizers
         self.config = config
         self.step = 0
         self.history: list[dict[str, float]] = []
@@ -68,15 +81,23 @@ class Trainer:
             model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
 
-    def batches(self) -> Iterator[list[Example]]:
-        """The batches from the next step on, for ever."""
+    def epoch(self, epoch: int) -> list[Any]:
+        """The batches of one pass over the data; each pass has as many."""
         size, seed = self.config.batch_size, self.config.seed
-        epoch, skip = divmod(self.step, math.ceil(len(self.examples) / size))
+        return epoch_batches(self.examples, size, seed=seed, epoch=epoch)
+
+    def loss(self, batch: Any) -> Tensor:
+        """The smoothed loss of a batch."""
+        pad_id, smoothing = self.model.config.pad_id, self.config.label_smoothing
+        src, tgt_input, tgt_output = (part.to(self.device) for part in collate(batch, pad_id))
+        logits = self.model(src, tgt_input)
+        return label_smoothing_loss(logits, tgt_output, smoothing=smoothing, pad_id=pad_id)
+
+    def batches(self) -> Iterator[Any]:
+        """The batches from the next step on, for ever."""
+        epoch, skip = divmod(self.step, len(self.epoch(0)))
         while True:
-            batches = epoch_batches(self.examples, size, seed=seed, epoch=epoch)
-            for index, batch in enumerate(batches):
-                if index >= skip:
-                    yield batch
+            yield from self.epoch(epoch)[skip:]
             epoch, skip = epoch + 1, 0
 
     def fit(
@@ -129,19 +150,13 @@ class Trainer:
                 bar.update()
         return self.history
 
-    def train_step(self, examples: Sequence[Example]) -> dict[str, float]:
+    def train_step(self, batch: Any) -> dict[str, float]:
         """One update: forward, loss, backward, clip, step."""
-        step = self.step + 1
-        config, pad_id = self.config, self.model.config.pad_id
-        batch = [part.to(self.device) for part in collate(examples, pad_id)]
-        src, tgt_input, tgt_output = batch
+        step, config = self.step + 1, self.config
         self.model.train()
         torch.manual_seed(1_000_003 * config.seed + step)  # a prime: no two runs share a step's
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            logits = self.model(src, tgt_input)
-        loss = label_smoothing_loss(
-            logits, tgt_output, smoothing=config.label_smoothing, pad_id=pad_id
-        )
+            loss = self.loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.model.parameters(), config.max_gradient_norm)
@@ -174,7 +189,7 @@ class Trainer:
             "model": asdict(self.model.config),
             "tokenizers": {side: t.to_dict() for side, t in self.tokenizers.items()},
             "training": asdict(self.config),
-            "data": fingerprint(self.pairs),
+            "data": fingerprint(self.texts),
             "step": self.step,
             "history": self.history,
         }
@@ -182,30 +197,27 @@ class Trainer:
 
     @classmethod
     def resume(
-        cls,
-        path: str | os.PathLike[str],
-        pairs: Sequence[TextPair],
-        device: torch.device | str = "cpu",
-    ) -> "Trainer":
+        cls, path: str | os.PathLike[str], texts: Sequence[Any], device: torch.device | str = "cpu"
+    ) -> Self:
         """Rebuild a trainer from its checkpoint, on `device`, ready to go on with `fit`.
 
         Args:
             path: what `save` wrote.
-            pairs: the same training texts.
+            texts: the same training texts.
             device: where to train.
 
         Raises:
             FileNotFoundError: if there is no checkpoint.
-            ValueError: if it is damaged, no checkpoint of a trainer, or of other pairs.
+            ValueError: if it is damaged, no checkpoint of a trainer, or of other texts.
         """
         tensors, state = load_checkpoint(path)
-        model, src_tokenizer, tgt_tokenizer = rebuild(tensors, state, device)
-        if state["data"] != fingerprint(pairs):
+        model, tokenizers = rebuild(tensors, state, device)
+        if state["data"] != fingerprint(texts):
             raise ValueError(
-                f"{path} was trained on other pairs: {state['data']}, not {fingerprint(pairs)}"
+                f"{path} was trained on other texts: {state['data']}, not {fingerprint(texts)}"
             )
-        config = TrainingConfig(**state["training"])
-        trainer = cls(model, pairs, src_tokenizer, tgt_tokenizer, config)
+        config, new_trainer = TrainingConfig(**state["training"]), cast(Any, cls)
+        trainer = new_trainer(model, texts, *tokenizers.values(), config)
         for name, parameter in model.named_parameters():
             prefix = f"optimizer.{name}."
             trainer.optimizer.state[parameter] = {
@@ -215,27 +227,6 @@ class Trainer:
             }
         trainer.step, trainer.history = state["step"], state["history"]
         return trainer
-
-
-def fingerprint(pairs: Sequence[TextPair]) -> str:
-    """The number of pairs and a short hash of them: the same for the same data only."""
-    digest = hashlib.sha256(json.dumps([tuple(pair) for pair in pairs]).encode()).hexdigest()
-    return f"{len(pairs)} pairs, {digest[:12]}"
-
-
-def rebuild(
-    tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device | str
-) -> tuple[Transformer, Tokenizer, Tokenizer]:
-    """The model and tokenizers of a loaded checkpoint."""
-    if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
-        raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
-    with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
-        model = Transformer(TransformerConfig(**state["model"])).to(device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[f"model.{name}"])
-    src, tgt = (Tokenizer.from_dict(state["tokenizers"][side]) for side in ("src", "tgt"))
-    return model, src, tgt
 
 
 def load_translator(
@@ -252,12 +243,14 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if it is damaged, or no checkpoint of a trainer.
+        ValueError: if it is damaged, or no checkpoint of a translator.
 
     Built in chapter 9.
     """
-    model, src_tokenizer, tgt_tokenizer = rebuild(*load_checkpoint(path), device)
-    return model.eval(), src_tokenizer, tgt_tokenizer
+    model, tokenizers = rebuild(*load_checkpoint(path), device)
+    if tokenizers.keys() != {"src", "tgt"}:
+        raise ValueError(f"{path} holds no translator: its tokenizers are {sorted(tokenizers)}")
+    return model.eval(), tokenizers["src"], tokenizers["tgt"]
 
 
 def exact_match(

@@ -135,6 +135,7 @@ class TrainingConfig:
         peak_learning_rate: where warm-up ends before a cosine fall; None is the paper's schedule.
         label_smoothing: ε of the loss.
         max_gradient_norm: gradients longer than this are scaled down to it.
+        context_length: tokens that a language model sees at once (`LanguageModelTrainer`).
         precision: "fp32", or "bf16" for autocast.
         seed: decides the order of the data and the dropout of every step.
 
@@ -150,11 +151,12 @@ class TrainingConfig:
     peak_learning_rate: float | None = 3e-3
     label_smoothing: float = 0.1
     max_gradient_norm: float = 1.0
+    context_length: int = 64
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "warmup_steps"):
+        for name in ("steps", "batch_size", "warmup_steps", "context_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("peak_learning_rate", "max_gradient_norm"):

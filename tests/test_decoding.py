@@ -18,14 +18,6 @@ from minitransformer.decoding import Decoding, padded_left
 PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
 
 
-def caches_of(model, memory, max_len):
-    """A cache for each decoder layer, with its own projection of the memory."""
-    return [
-        KVCache(max_len, layer.cross_attention.keys_values(memory, memory))
-        for layer in model.decoder.layers
-    ]
-
-
 # --- cached = full
 
 
@@ -36,7 +28,7 @@ def test_cached_decoding_equals_full_decoding(changes, first):
     model = small_model(**changes)
     memory, mask = model.encode(SRC_IDS)
     full = model.decode(TGT_IDS, memory, mask)
-    caches = caches_of(model, memory, 5)
+    caches = KVCache.for_decoder(model, memory, 5)
     logits = [model.decode(TGT_IDS[:, :first], memory, mask, caches, start=0)]
     for position in range(first, 5):
         token = TGT_IDS[:, position : position + 1]
@@ -48,7 +40,7 @@ def test_cached_decoding_equals_full_decoding(changes, first):
 def test_chunk_after_the_first_sees_the_cache_and_itself():
     model = small_model()
     memory, mask = model.encode(SRC_IDS)
-    caches = caches_of(model, memory, 9)
+    caches = KVCache.for_decoder(model, memory, 9)
     logits = [
         model.decode(TGT_IDS[:, start:end], memory, mask, caches, start=start)
         for start, end in ((0, 2), (2, 5))

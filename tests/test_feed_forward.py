@@ -33,7 +33,7 @@ def test_equals_the_formula(name, activation):
 def test_swiglu_equals_the_formula():
     ffn, x = FeedForward(12, 20, activation="swiglu"), randn(2, 5, 12)
     inner = x @ ffn.w_1.weight.T
-    gated = inner / (1 + torch.exp(-inner)) * (x @ ffn.gate.weight.T)
+    gated = inner / (1 + torch.exp(-inner)) * (x @ ffn.w_3.weight.T)
     assert_same(ffn(x), gated @ ffn.w_2.weight.T)
 
 

@@ -438,10 +438,10 @@ def test_missing_checkpoint_is_not_resumed(tmp_path):
 def test_resuming_with_other_pairs_is_refused(tmp_path):
     copying_trainer(6).save(tmp_path / "model")
     with pytest.raises(
-        ValueError, match=r"trained on other pairs: 10 pairs, \w+, not 9 pairs, \w+"
+        ValueError, match=r"trained on other texts: 10 texts, \w+, not 9 texts, \w+"
     ):
         Trainer.resume(tmp_path / "model", PAIRS[:-1])
-    with pytest.raises(ValueError, match=r"10 pairs, \w+, not 10 pairs, \w+"):
+    with pytest.raises(ValueError, match=r"10 texts, \w+, not 10 texts, \w+"):
         Trainer.resume(tmp_path / "model", [*PAIRS[1:], PAIRS[0]])
 
 

@@ -1,0 +1,219 @@
+"""Training a decoder-only model on running text, and measuring it in bits per character.
+
+Built in chapter 10. Paper: "Improving Language Understanding by Generative Pre-Training"
+(Radford et al., 2018), section 3.1.
+"""
+
+import math
+import os
+import random
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minitransformer.checkpoint import load_checkpoint, rebuild
+from minitransformer.inference import evaluating
+from minitransformer.tokenization import Tokenizer
+from minitransformer.trainer import Trainer
+from minitransformer.training import TrainingConfig, label_smoothing_loss
+from minitransformer.transformer import DecoderOnlyTransformer
+
+__all__ = [
+    "LanguageModelTrainer",
+    "bits_per_character",
+    "load_language_model",
+    "stream_batches",
+    "token_stream",
+]
+
+
+def token_stream(texts: Sequence[str], tokenizer: Tokenizer) -> Tensor:
+    """All texts one after another, each with its begin and end: what a language model reads.
+
+    Returns:
+        Ids, (n,), int64.
+
+    Example:
+        >>> from minitransformer.tokenization import WordTokenizer
+        >>> token_stream(["one two", "two"], WordTokenizer(["one", "two"])).tolist()
+        [1, 5, 6, 2, 1, 6, 2]
+
+    Built in chapter 10.
+    """
+    rows = ([tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id] for text in texts)
+    return torch.tensor([index for row in rows for index in row])
+
+
+def stream_batches(
+    stream: Tensor, batch_size: int, context_length: int, *, seed: int, epoch: int
+) -> list[Tensor]:
+    """Cut a stream into rows at new places each epoch, shuffle them, and deal them into batches.
+
+    A row has one token more than the context, because the target is the row shifted by one.
+    Which rows there are, and their order, is a function of (seed, epoch).
+
+    Args:
+        stream: ids, (n,).
+        batch_size: rows of a batch; the last one may be smaller.
+        context_length: tokens that the model sees at once.
+        seed: the seed of the training run.
+        epoch: which pass over the data.
+
+    Returns:
+        Batches, each (rows, context_length + 1).
+
+    Raises:
+        ValueError: if a size is below 1 or the stream is too short for a row.
+
+    Example:
+        >>> batches = stream_batches(torch.arange(100), 4, 9, seed=0, epoch=0)
+        >>> [tuple(batch.shape) for batch in batches]
+        [(4, 10), (4, 10), (2, 10)]
+
+    Built in chapter 10.
+    """
+    if batch_size < 1 or context_length < 1:
+        raise ValueError(
+            "batch_size and context_length must be at least 1, "
+            f"got {batch_size} and {context_length}"
+        )
+    num_rows = (len(stream) - context_length) // context_length
+    if num_rows < 1:
+        raise ValueError(
+            f"a stream of {len(stream)} tokens is too short for context_length={context_length}: "
+            f"at least {2 * context_length} are needed"
+        )
+    generator = random.Random(f"stream {seed} {epoch}")
+    start = generator.randrange(len(stream) - num_rows * context_length)
+    rows = stream[start:].unfold(0, context_length + 1, context_length)[:num_rows]
+    order = list(range(num_rows))
+    generator.shuffle(order)
+    return list(rows[torch.tensor(order)].split(batch_size))
+
+
+class LanguageModelTrainer(Trainer):
+    """Trains a `DecoderOnlyTransformer` to predict each next token of texts.
+
+    It is a `Trainer`, with other batches: rows of `config.context_length` tokens from the stream
+    of all texts.
+
+    Args:
+        model: the model, trained in place, on the device it is on.
+        texts: the training texts.
+        tokenizer: turns them into tokens.
+        config: how to train.
+
+    Raises:
+        ValueError: if there are no texts, too few tokens, or the context is longer than max_len.
+
+    Built in chapter 10. Paper: Radford et al. (2018), section 3.1.
+    """
+
+    def __init__(
+        self,
+        model: DecoderOnlyTransformer,
+        texts: Sequence[str],
+        tokenizer: Tokenizer,
+        config: TrainingConfig,
+    ) -> None:
+        self.begin(model, texts, {"text": tokenizer}, config)
+        self.stream = token_stream(texts, tokenizer)
+
+    def epoch(self, epoch: int) -> list[Tensor]:
+        """The batches of one pass over the data; each pass has as many."""
+        size, context, seed = self.config.batch_size, self.config.context_length, self.config.seed
+        return stream_batches(self.stream, size, context, seed=seed, epoch=epoch)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        """The smoothed loss of a batch, (b, context_length + 1)."""
+        ids = batch.to(self.device)
+        pad_id, smoothing = self.model.config.pad_id, self.config.label_smoothing
+        logits = self.model(ids[:, :-1])
+        return label_smoothing_loss(logits, ids[:, 1:], smoothing=smoothing, pad_id=pad_id)
+
+
+def bits_per_character(
+    model: DecoderOnlyTransformer,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    context_length: int = 64,
+    batch_size: int = 64,
+) -> float:
+    """How many bits the model needs for a character of these texts: −log₂ p, summed and shared.
+
+    Unlike the loss per token it can be compared between tokenizers. The model sees windows of
+    `context_length` tokens that overlap by half, so that, but for the beginning, each token is
+    predicted from half a window or more. The ends of the texts are to be predicted too.
+
+    Args:
+        model: a trained model.
+        texts: what it was not trained on.
+        tokenizer: what it was trained with.
+        context_length: tokens in a window.
+        batch_size: windows computed together.
+
+    Raises:
+        ValueError: if there is no character, or `context_length` is below 2.
+
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> letters = CharacterTokenizer.train(["abc"])
+        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
+        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+        >>> bits_per_character(model, ["abcabc"], letters) > 1
+        True
+
+    Built in chapter 10.
+    """
+    num_characters = sum(map(len, texts))
+    if num_characters < 1:
+        raise ValueError("texts must hold at least 1 character, got 0")
+    if context_length < 2:
+        raise ValueError(f"context_length must be at least 2, got {context_length}")
+    stream = token_stream(texts, tokenizer).to(next(model.parameters()).device)
+    stride = context_length // 2
+    nats = 0.0
+    with evaluating(model):
+        # The first window counts whole, each other only where it goes on beyond the one before.
+        first, rest = stream[: context_length + 1], stream[stride:]
+        windows = [first[None]]
+        if len(stream) > context_length + 1:
+            short = -(len(rest) - context_length - 1) % stride
+            padded = F.pad(rest, (0, short), value=model.config.pad_id)
+            windows += padded.unfold(0, context_length + 1, stride).split(batch_size)
+        for index, ids in enumerate(windows):
+            targets = ids[:, 1:].clone()
+            if index > 0:
+                targets[:, : context_length - stride] = model.config.pad_id
+            scores = model(ids[:, :-1]).float().transpose(1, 2)
+            ignored = model.config.pad_id
+            nats += F.cross_entropy(scores, targets, ignore_index=ignored, reduction="sum").item()
+    return nats / math.log(2) / num_characters
+
+
+def load_language_model(
+    path: str | os.PathLike[str], device: torch.device | str = "cpu"
+) -> tuple[DecoderOnlyTransformer, Tokenizer]:
+    """Read what `complete` needs from a checkpoint: the model and its tokenizer.
+
+    Args:
+        path: what `LanguageModelTrainer.save` wrote.
+        device: where to put the model.
+
+    Returns:
+        The model, in evaluation mode, and the tokenizer.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint.
+        ValueError: if it is damaged, or no checkpoint of a language model.
+
+    Built in chapter 10.
+    """
+    model, tokenizers = rebuild(*load_checkpoint(path), device)
+    if tokenizers.keys() != {"text"}:
+        raise ValueError(f"{path} holds no language model: its tokenizers are {sorted(tokenizers)}")
+    return model.eval(), tokenizers["text"]

@@ -1,0 +1,229 @@
+"""Language models train with the same trainer, and bits per character are what they say."""
+
+import math
+
+import pytest
+import torch
+
+from minitransformer import (
+    CharacterTokenizer,
+    DecoderOnlyTransformer,
+    LanguageModelTrainer,
+    TrainingConfig,
+    TransformerConfig,
+    bits_per_character,
+    complete,
+    label_smoothing_loss,
+    load_checkpoint,
+    load_language_model,
+    load_translator,
+    stream_batches,
+    token_stream,
+)
+from minitransformer.inference import evaluating
+
+SAYING = ["one two three four five. ", "two three four five six. ", "three four five six one. "]
+
+
+def language_model_trainer(steps=6, *, dropout=0.3, texts=SAYING, **settings):
+    """A trainer for short texts of characters; two batches an epoch."""
+    letters = CharacterTokenizer.train(SAYING)
+    config = TransformerConfig.decoder_only(
+        letters.vocab_size,
+        num_layers=2,
+        d_model=24,
+        num_heads=3,
+        d_ff=40,
+        max_len=32,
+        norm_first=True,
+        dropout=dropout,
+    )
+    model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    settings = {"batch_size": 4, "warmup_steps": 2, "context_length": 9, "seed": 5} | settings
+    return LanguageModelTrainer(model, texts, letters, TrainingConfig(steps=steps, **settings))
+
+
+@pytest.fixture(scope="module")
+def trained_writer():
+    settings = {"warmup_steps": 10, "peak_learning_rate": 1e-2, "label_smoothing": 0.0}
+    settings["context_length"] = 24
+    trainer = language_model_trainer(200, dropout=0.0, **settings)
+    trainer.fit(progress=False)
+    return trainer
+
+
+def test_texts_are_learned_by_heart_and_written(trained_writer):
+    model, (letters,) = trained_writer.model, trained_writer.tokenizers.values()
+    assert trained_writer.history[-1]["loss"] < trained_writer.history[0]["loss"] / 3
+    assert complete(model, ["two three"], letters, max_new_tokens=10) == [" four five"]
+    assert bits_per_character(model, SAYING, letters, context_length=24) < 1.0
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_resuming_equals_never_stopping(tmp_path, stop):
+    language_model_trainer().fit(checkpoint=tmp_path / "whole", progress=False)
+    language_model_trainer().fit(stop, checkpoint=tmp_path / "part", progress=False)
+    resumed = LanguageModelTrainer.resume(tmp_path / "part", SAYING)
+    assert isinstance(resumed, LanguageModelTrainer)
+    resumed.fit(checkpoint=tmp_path / "part", progress=False)
+    (tensors, state), (others, other_state) = (
+        load_checkpoint(tmp_path / name) for name in ("whole", "part")
+    )
+    assert state == other_state
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, others[name]), name
+
+
+def test_resuming_with_other_texts_is_refused(tmp_path):
+    language_model_trainer().save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"other texts: 3 texts, \w+, not 2 texts, \w+"):
+        LanguageModelTrainer.resume(tmp_path / "model", SAYING[:2])
+
+
+def test_each_loader_refuses_the_model_of_the_other(tmp_path, trained, trained_writer):
+    trained.save(tmp_path / "translator")
+    trained_writer.save(tmp_path / "writer")
+    model, letters = load_language_model(tmp_path / "writer")
+    assert not model.training
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    written = complete(trained_writer.model, ["one"], letters, **options)
+    assert complete(model, ["one"], letters, **options) == written
+    with pytest.raises(ValueError, match=r"no translator: its tokenizers are \['text'\]"):
+        load_translator(tmp_path / "writer")
+    with pytest.raises(ValueError, match=r"no language model: its tokenizers are \['src', 'tgt'\]"):
+        load_language_model(tmp_path / "translator")
+
+
+def test_loss_is_the_smoothed_loss_of_each_next_token():
+    trainer = language_model_trainer(dropout=0.0)
+    (batch, *_) = trainer.epoch(0)
+    logits = trainer.model(batch[:, :-1])
+    expected = label_smoothing_loss(logits, batch[:, 1:], smoothing=0.1)
+    assert trainer.train_step(batch)["loss"] == pytest.approx(expected.item())
+
+
+def test_training_goes_through_the_epochs_in_turn(monkeypatch):
+    trainer, seen = language_model_trainer(6), []
+    train_step = trainer.train_step
+    monkeypatch.setattr(
+        trainer, "train_step", lambda batch: seen.append(batch) or train_step(batch)
+    )
+    trainer.fit(progress=False)
+    expected = [batch for epoch in range(6) for batch in trainer.epoch(epoch)][:6]
+    assert len(trainer.epoch(0)) == 2
+    assert all(torch.equal(one, other) for one, other in zip(seen, expected, strict=True))
+
+
+def bits_by_hand(trainer, texts, context_length):
+    """Each token alone: what it costs in the last window that counts it."""
+    model, (letters,) = trainer.model, trainer.tokenizers.values()
+    stream, stride = token_stream(texts, letters), context_length // 2
+    bits = 0.0
+    with evaluating(model):
+        for target in range(1, len(stream)):
+            start = 0
+            while target > start + context_length:
+                start += stride
+            scores = model(stream[None, start:target])[0, -1].log_softmax(-1)
+            bits -= scores[stream[target]].item() / math.log(2)
+    return bits / sum(map(len, texts))
+
+
+@pytest.mark.parametrize("context_length", [2, 5, 9, 32])
+@pytest.mark.parametrize("texts", [SAYING, SAYING[:1], ["o"], ["one.", "", "two."]], ids=len)
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_bits_per_character_equal_a_loop_over_tokens(
+    trained_writer, texts, context_length, batch_size
+):
+    (letters,) = trained_writer.tokenizers.values()
+    measured = bits_per_character(
+        trained_writer.model,
+        texts,
+        letters,
+        context_length=context_length,
+        batch_size=batch_size,
+    )
+    assert measured == pytest.approx(bits_by_hand(trained_writer, texts, context_length), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("texts", "context_length", "message"),
+    [
+        ([], 9, "at least 1 character, got 0"),
+        (["", ""], 9, "at least 1 character, got 0"),
+        (SAYING, 1, "context_length must be at least 2, got 1"),
+    ],
+)
+def test_impossible_measurements_are_refused(trained_writer, texts, context_length, message):
+    (letters,) = trained_writer.tokenizers.values()
+    with pytest.raises(ValueError, match=message):
+        bits_per_character(trained_writer.model, texts, letters, context_length=context_length)
+
+
+def test_training_on_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least 1 text to train on, got 0"):
+        language_model_trainer(texts=[])
+
+
+def test_context_longer_than_the_model_is_refused():
+    with pytest.raises(ValueError, match="40 positions is longer than max_len=32"):
+        language_model_trainer(texts=SAYING * 2, context_length=40).fit(progress=False)
+
+
+# --- running text
+
+STREAM = torch.arange(5, 205)
+
+
+def test_stream_marks_where_texts_begin_and_end():
+    letters = CharacterTokenizer.train(["ab"])
+    a, b = letters.encode("ab")
+    stream = token_stream(["ab", "", "b"], letters)
+    assert stream.dtype == torch.int64
+    assert stream.tolist() == [1, a, b, 2, 1, 2, 1, b, 2]
+
+
+@pytest.mark.parametrize("context_length", [1, 7, 9, 100])
+def test_rows_are_stretches_of_the_stream_that_share_no_target(context_length):
+    batches = stream_batches(STREAM, 4, context_length, seed=0, epoch=0)
+    targets = []
+    for batch in batches:
+        assert batch.size(1) == context_length + 1
+        for row in batch:
+            assert torch.equal(row, torch.arange(int(row[0]), int(row[0]) + context_length + 1))
+            targets += row[1:].tolist()
+    assert len(set(targets)) == len(targets) > len(STREAM) - 2 * context_length - 1
+    assert {len(batch) for batch in batches[:-1]} <= {4}
+
+
+def test_stream_order_is_a_function_of_seed_and_epoch():
+    def rows(seed, epoch):
+        return torch.cat(stream_batches(STREAM, 4, 9, seed=seed, epoch=epoch)).tolist()
+
+    assert rows(0, 0) == rows(0, 0)
+    assert rows(0, 0) != rows(1, 0)
+    assert sorted(rows(0, 0)) != sorted(rows(0, 1))  # cut at other places
+    assert {len(rows(0, epoch)) for epoch in range(20)} == {21}
+
+
+def test_each_place_of_the_stream_is_a_target_sooner_or_later():
+    seen = {
+        token
+        for epoch in range(60)
+        for batch in stream_batches(STREAM, 4, 9, seed=0, epoch=epoch)
+        for token in batch[:, 1:].flatten().tolist()
+    }
+    assert seen == set(STREAM[1:].tolist())
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "context_length", "message"),
+    [
+        (0, 9, "at least 1, got 0 and 9"),
+        (4, 0, "at least 1, got 4 and 0"),
+        (4, 101, "stream of 200 tokens is too short for context_length=101: at least 202"),
+    ],
+)
+def test_impossible_streams_are_refused(batch_size, context_length, message):
+    with pytest.raises(ValueError, match=message):
+        stream_batches(STREAM, batch_size, context_length, seed=0, epoch=0)
