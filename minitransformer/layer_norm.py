@@ -88,7 +88,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """`rms_norm` with its parameter, computed by PyTorch's kernel of the same formula.
+    """`rms_norm` with its parameter, computed by PyTorch's operation of the same name.
 
     Args:
         d_model: width, d.
