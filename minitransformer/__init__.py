@@ -17,6 +17,9 @@ Each module keeps what a chapter of the book builds:
 | `feed_forward` | 6 | the position-wise network |
 | `layer_norm` | 7 | layer normalisation, residual connections |
 | `encoder_decoder` | 8 | layers and their stacks |
+| `grammar` | 8 | English sentences with their German, from a grammar |
+| `noun_phrases`, `inflection`, `lexicon` | 8 | the parts of that grammar |
+| `multi30k` | 8 | descriptions of pictures in three languages, downloaded |
 | `config` | 8 | the configuration of a model |
 | `transformer` | 8 | the whole model |
 | `data` | 9 | examples and batches |

@@ -243,7 +243,10 @@ def grammar_sentences(
     - `composition`: distinct sentences that hold an adjective-noun pair of `HELD_OUT_PHRASES` in
       `minitransformer.lexicon`, such as "old dog".
     - `deep`: distinct sentences in which clauses nest two deep, as a relative clause in a
-      that-clause. No word in them is new.
+      that-clause.
+
+    With the default sizes no test sentence has a word that training lacks. "read" has no simple
+    past here: it would look like the present.
 
     Args:
         seed: the draw; the same seed gives the same splits everywhere.
