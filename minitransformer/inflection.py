@@ -1,6 +1,6 @@
 """The words of the grammar task, read from the tables of `lexicon`, and the forms of their verbs.
 
-Built in chapter 8.
+Part of the grammar of chapter 8.
 """
 
 from typing import NamedTuple

@@ -4,7 +4,7 @@ Nouns have *kinds*; adjectives and verbs say which kinds they go with, so that p
 and animals do not. The module `inflection` reads the tables and bends the words, `grammar` builds
 sentences of them.
 
-Built in chapter 8.
+Part of the grammar of chapter 8.
 """
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Noun phrases and pronouns of the grammar task: a gender, a number and a case run through each.
 
-Built in chapter 8.
+Part of the grammar of chapter 8.
 """
 
 import random
