@@ -15,6 +15,7 @@ Each module keeps what a chapter of the book builds:
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
+| `dropout` | 7 | dropout |
 | `layer_norm` | 7 | layer normalisation, residual connections |
 | `encoder_decoder` | 8 | layers and their stacks |
 | `grammar` | 8 | English sentences with their German, from a grammar |
@@ -23,10 +24,12 @@ Each module keeps what a chapter of the book builds:
 | `config` | 8 | the configuration of a model |
 | `transformer` | 8 | the whole model |
 | `data` | 9 | examples and batches |
+| `packing` | 9 | batches without their padding |
 | `number_words` | 9 | the main job: number words, English to German |
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
 | `checkpoint` | 9 | saving and loading |
+| `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | the cache of keys and values |
 | `sampling` | 10 | temperature, top-k, top-p |
 | `beam_search` | 10 | beam search |
@@ -57,7 +60,9 @@ from minitransformer.data import (
     encode_pairs,
     epoch_batches,
 )
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import KVCache
+from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
@@ -81,6 +86,7 @@ from minitransformer.layer_norm import (
 from minitransformer.multi30k import multi30k
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.number_words import HELD_OUT_PAIRS, number_in_words, number_words
+from minitransformer.packing import PackedMask, Packing
 from minitransformer.plotting import (
     plot_attention,
     plot_attention_grid,
@@ -108,9 +114,10 @@ from minitransformer.training import (
     TrainingConfig,
     cosine_schedule,
     label_smoothing_loss,
+    linear_cross_entropy,
     noam_schedule,
 )
-from minitransformer.transformer import DecoderOnlyTransformer, Transformer
+from minitransformer.transformer import Transformer
 from minitransformer.wordpiece import WordPieceTokenizer
 
 __version__ = "0.1.0"
@@ -124,6 +131,7 @@ __all__ = [
     "Decoder",
     "DecoderLayer",
     "DecoderOnlyTransformer",
+    "Dropout",
     "Encoder",
     "EncoderLayer",
     "Example",
@@ -134,6 +142,8 @@ __all__ = [
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
     "OutputProjection",
+    "PackedMask",
+    "Packing",
     "RMSNorm",
     "ResidualConnection",
     "RotaryPositionalEncoding",
@@ -167,6 +177,7 @@ __all__ = [
     "label_smoothing_loss",
     "layer_norm",
     "length_penalty",
+    "linear_cross_entropy",
     "load_checkpoint",
     "load_language_model",
     "load_translator",

@@ -175,11 +175,13 @@ def scaled_dot_product_attention(
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
     mask = torch.atleast_2d(mask)
     empty = ~mask.any(dim=-1, keepdim=True)
-    seen = mask | empty
+    # On a GPU to ask would be to wait for it.
+    some_empty = empty.device.type != "cpu" or bool(empty.any())
+    seen = mask | empty if some_empty else mask
     if bias is not None:
         seen = bias.masked_fill(~seen, -torch.inf)
     output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
-    return output.masked_fill(empty, 0.0)
+    return output.masked_fill(empty, 0.0) if some_empty else output
 
 
 def check_attention(

@@ -18,8 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minitransformer.config import TransformerConfig
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.tokenization import Tokenizer
-from minitransformer.transformer import DecoderOnlyTransformer, Transformer
+from minitransformer.transformer import Transformer
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 

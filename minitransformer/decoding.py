@@ -7,8 +7,9 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 import torch
 from torch import Tensor
 
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.encoder_decoder import DecoderLayer
-from minitransformer.transformer import DecoderOnlyTransformer, Transformer, check_ids
+from minitransformer.transformer import Transformer, check_ids
 
 __all__ = ["KVCache"]
 

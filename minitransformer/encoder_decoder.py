@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import NORMS, ResidualConnection
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.packing import PackedMask
 
 __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
 
@@ -26,11 +27,15 @@ class LayerCache(Protocol):
 
 
 def self_attend(
-    attention: MultiHeadAttention, x: Tensor, mask: Tensor | None, cache: LayerCache | None
+    attention: MultiHeadAttention,
+    x: Tensor,
+    mask: Tensor | PackedMask | None,
+    cache: LayerCache | None,
 ) -> Tensor:
     """Self-attention of x, (b, n, d); with a cache, also to all the positions that it holds."""
     start = 0 if cache is None else cache.length
-    keys, values = attention.keys_values(x, x, start)
+    packing = mask.keys if isinstance(mask, PackedMask) else None
+    keys, values = attention.keys_values(x, x, start, packing)
     if cache is not None:
         keys, values = cache.extend(keys, values)
     return attention.attend(x, keys, values, mask, start)
@@ -88,14 +93,17 @@ class EncoderLayer(nn.Module):
         self.residual_2 = ResidualConnection(d_model, **residual)
 
     def forward(
-        self, src: Tensor, src_mask: Tensor | None = None, cache: LayerCache | None = None
+        self,
+        src: Tensor,
+        src_mask: Tensor | PackedMask | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """Transform the source.
 
         Args:
             src: (b, s, d); with a cache, only the positions that it does not hold yet.
             src_mask: boolean, broadcastable to (b, h, s, s), or to (b, h, s, cached + s) with a
-                cache; True = may be attended.
+                cache; True = may be attended. With a `PackedMask`, src is (tokens, d).
             cache: keys and values of earlier positions, see `KVCache`.
 
         Returns:
@@ -161,8 +169,8 @@ class DecoderLayer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        tgt_mask: Tensor | PackedMask | None = None,
+        memory_mask: Tensor | PackedMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Transform the target, looking at the encoder's output.
@@ -173,7 +181,8 @@ class DecoderLayer(nn.Module):
             memory: the encoder's output, (b, s, d).
             tgt_mask: boolean, broadcastable to (b, h, t, t), or to (b, h, t, cached + t) with
                 a cache; True = may be attended.
-            memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended.
+            memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended. With two
+                `PackedMask`s, tgt and memory are (tokens, d).
             cache: keys and values of earlier positions and of `memory`, see `KVCache`.
 
         Returns:
@@ -182,7 +191,9 @@ class DecoderLayer(nn.Module):
 
         def cross_attend(x: Tensor) -> Tensor:
             if cache is None or cache.memory is None:
-                return self.cross_attention(x, memory, memory, memory_mask)
+                packing = memory_mask.keys if isinstance(memory_mask, PackedMask) else None
+                projected = self.cross_attention.keys_values(memory, memory, packing=packing)
+                return self.cross_attention.attend(x, *projected, memory_mask)
             keys, values = cache.memory
             # In beam search several rows ask one row of the memory: more queries to its keys.
             queries = x.reshape(keys.size(0), -1, x.size(-1))
@@ -211,7 +222,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Tensor | None = None,
+        src_mask: Tensor | PackedMask | None = None,
         caches: Sequence[LayerCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
@@ -239,8 +250,8 @@ class Decoder(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        tgt_mask: Tensor | PackedMask | None = None,
+        memory_mask: Tensor | PackedMask | None = None,
         caches: Sequence[LayerCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, t, d); arguments as in `DecoderLayer`, a cache a layer."""

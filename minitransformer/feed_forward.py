@@ -9,6 +9,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.dropout import Dropout
+
 __all__ = ["FeedForward"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -60,7 +62,7 @@ class FeedForward(nn.Module):
         self.w_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
         self.w_2 = nn.Linear(d_ff, d_model, bias=not gated)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position of x, (..., d), on its own; the same shape comes back."""

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.beam_search import beam_search
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import Decoding
 from minitransformer.sampling import next_token_probs
 from minitransformer.tokenization import Tokenizer, pad_rows
-from minitransformer.transformer import DecoderOnlyTransformer, Transformer
+from minitransformer.transformer import Transformer
 
 __all__ = ["complete", "generate", "translate"]
 

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.checkpoint import load_checkpoint, rebuild
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.inference import evaluating
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig, label_smoothing_loss
-from minitransformer.transformer import DecoderOnlyTransformer
+from minitransformer.training import TrainingConfig
 
 __all__ = [
     "LanguageModelTrainer",
@@ -129,9 +129,7 @@ class LanguageModelTrainer(Trainer):
     def loss(self, batch: Tensor) -> Tensor:
         """The smoothed loss of a batch, (b, context_length + 1)."""
         ids = batch.to(self.device)
-        pad_id, smoothing = self.model.config.pad_id, self.config.label_smoothing
-        logits = self.model(ids[:, :-1])
-        return label_smoothing_loss(logits, ids[:, 1:], smoothing=smoothing, pad_id=pad_id)
+        return self.model.loss(ids[:, :-1], ids[:, 1:], smoothing=self.config.label_smoothing)
 
 
 def bits_per_character(

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.dropout import Dropout
+
 __all__ = ["LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
 
 
@@ -145,7 +147,7 @@ class ResidualConnection(nn.Module):
         if norm not in NORMS:
             raise ValueError(f"norm must be one of {sorted(NORMS)}, got {norm!r}")
         self.norm = NORMS[norm](d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from minitransformer.attention import Backend, ScaledDotProductAttention
+from minitransformer.packing import PackedMask, Packing
 from minitransformer.positional_encoding import ALiBi, RotaryPositionalEncoding
 
 __all__ = ["MultiHeadAttention"]
@@ -88,12 +89,17 @@ class MultiHeadAttention(nn.Module):
         """(b, n, heads·e) → (b, heads, n, e)."""
         return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
 
-    def keys_values(self, key: Tensor, value: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+    def keys_values(
+        self, key: Tensor, value: Tensor, start: int = 0, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Project keys and values, (b, k, d), to heads, (b, kv heads, k, e): what caches store.
 
-        `start` is the position of the first key.
+        `start` is the position of the first key; with a `packing` they come as (tokens, d).
         """
-        keys, values = self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
+        keys, values = self.w_k(key), self.w_v(value)
+        if packing is not None:
+            keys, values = packing.unpack(keys), packing.unpack(values)
+        keys, values = self.split_heads(keys), self.split_heads(values)
         return keys if self.rotary is None else self.rotary(keys, start), values
 
     def attend(
@@ -101,22 +107,27 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | None = None,
+        mask: Tensor | PackedMask | None = None,
         start: int = 0,
     ) -> Tensor:
         """Attend from `query`, (b, q, d), to projected keys and values; returns (b, q, d).
 
-        `start` is the position of the first query.
+        `start` is the position of the first query. With a `PackedMask` queries come and go as
+        (tokens, d).
         """
-        queries = self.split_heads(self.w_q(query))
+        queries, packing = self.w_q(query), None
+        if isinstance(mask, PackedMask):
+            packing = mask.queries
+            mask, queries = mask.mask, packing.unpack(queries)
+        queries = self.split_heads(queries)
         if self.rotary is not None:
             queries = self.rotary(queries, start)
         bias = None if self.alibi is None else self.alibi(queries.size(-2), keys.size(-2))
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
-        heads = self.attention(queries, keys, values, mask, bias)
-        return self.w_o(heads.transpose(-3, -2).flatten(-2))
+        heads = self.attention(queries, keys, values, mask, bias).transpose(-3, -2).flatten(-2)
+        return self.w_o(heads if packing is None else packing.pack(heads))
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None

@@ -171,10 +171,12 @@ class RotaryPositionalEncoding(nn.Module):
         """
         angles = table_rows(self.table, start, x.size(-2))
         sine, cosine = angles[:, 0::2], angles[:, 1::2]
-        pair_axis, shape = (-1, (-1, 2)) if self.layout == "interleaved" else (-2, (2, -1))
-        first, second = x.unflatten(-1, shape).unbind(pair_axis)
-        turned = (first * cosine - second * sine, first * sine + second * cosine)
-        return torch.stack(turned, pair_axis).flatten(-2).to(x.dtype)
+        interleaved = self.layout == "interleaved"
+        pairs = x.unflatten(-1, (-1, 2)) if interleaved else x.unflatten(-1, (2, -1)).mT
+        # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
+        pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
+        return (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)
 
 
 class ALiBi(nn.Module):

@@ -23,7 +23,7 @@ from minitransformer.checkpoint import (
 from minitransformer.data import TextPair, collate, encode_pairs, epoch_batches
 from minitransformer.inference import translate
 from minitransformer.tokenization import Tokenizer
-from minitransformer.training import TrainingConfig, label_smoothing_loss
+from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
 __all__ = ["Trainer", "exact_match", "load_translator"]
@@ -88,10 +88,8 @@ class Trainer:
 
     def loss(self, batch: Any) -> Tensor:
         """The smoothed loss of a batch."""
-        pad_id, smoothing = self.model.config.pad_id, self.config.label_smoothing
-        src, tgt_input, tgt_output = (part.to(self.device) for part in collate(batch, pad_id))
-        logits = self.model(src, tgt_input)
-        return label_smoothing_loss(logits, tgt_output, smoothing=smoothing, pad_id=pad_id)
+        parts = (part.to(self.device) for part in collate(batch, self.model.config.pad_id))
+        return self.model.loss(*parts, smoothing=self.config.label_smoothing)
 
     def batches(self) -> Iterator[Any]:
         """The batches from the next step on, for ever."""

@@ -5,16 +5,21 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 __all__ = [
     "TrainingConfig",
     "cosine_schedule",
     "label_smoothing_loss",
+    "linear_cross_entropy",
     "noam_schedule",
 ]
+
+MAX_LOGITS = 2**22  # that `linear_cross_entropy` has in memory at a time: 16 MB
 
 
 def label_smoothing_loss(
@@ -50,19 +55,101 @@ def label_smoothing_loss(
 
     Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
     """
-    if logits.shape[:-1] != targets.shape:
+    check_loss("logits", logits, targets, smoothing, pad_id)
+    real = targets != pad_id
+    log_probs = logits[real].float().log_softmax(dim=-1)
+    right = -log_probs.gather(-1, targets[real][:, None]).mean()
+    return (1 - smoothing) * right - smoothing * log_probs.mean()
+
+
+def check_loss(name: str, scored: Tensor, targets: Tensor, smoothing: float, pad_id: int) -> None:
+    """Raise an error unless there is a loss of these targets."""
+    if scored.shape[:-1] != targets.shape:
         raise ValueError(
-            f"logits {tuple(logits.shape)} must have the shape of targets "
+            f"{name} {tuple(scored.shape)} must have the shape of targets "
             f"{tuple(targets.shape)} and one more axis"
         )
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
-    real = targets != pad_id
-    log_probs = logits[real].float().log_softmax(dim=-1)
-    if log_probs.size(0) == 0:
+    if not bool((targets != pad_id).any()):
         raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")
-    right = -log_probs.gather(-1, targets[real][:, None]).mean()
-    return (1 - smoothing) * right - smoothing * log_probs.mean()
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """The forward and backward pass of `linear_cross_entropy`, a chunk of positions at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+    ) -> Tensor:
+        n, v = hidden.size(0), weight.size(0)
+        chunk = max(1, MAX_LOGITS // v)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        chunks = (x.split(chunk) for x in (hidden, targets[:, None], grad_hidden))
+        for h, target, grad_h in zip(*chunks, strict=True):
+            logits = (h @ weight.T).float()
+            right = logits.gather(-1, target)
+            total -= (1 - smoothing) * right.sum() + smoothing / v * logits.sum()
+            highest = logits.amax(dim=-1, keepdim=True)
+            exps = logits.sub_(highest).exp_()
+            sums = exps.sum(dim=-1, keepdim=True)
+            total += (highest + sums.log()).sum()
+            # What the loss of a position is to its logits: probabilities minus their targets.
+            grad = exps.div_(sums).sub_(smoothing / v)
+            grad = grad.scatter_add_(-1, target, torch.full_like(right, smoothing - 1)).to(h.dtype)
+            grad_h.copy_(grad @ weight)
+            grad_weight += grad.T @ h
+        ctx.save_for_backward(grad_hidden.div_(n), grad_weight.div_(n))
+        return total / n
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad * grad_hidden, grad * grad_weight, None, None
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad_id: int = 0
+) -> Tensor:
+    """`label_smoothing_loss` of the logits x Wᵀ, which are never all in memory.
+
+    With a large vocabulary the logits are by far the largest tensor of a training step, and it
+    passes over them many times. Their gradient is known as soon as they are: softmax minus the
+    target distribution. So a chunk of positions is scored, its loss and its gradients are taken,
+    and its logits forgotten.
+
+    Args:
+        hidden: the decoder's output, (..., d), floating point.
+        weight: of the output projection, (v, d).
+        targets: (...), int64.
+        smoothing: ε; 0 is plain cross-entropy.
+        pad_id: target id that does not count.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ValueError: if shapes do not fit, ε is outside [0, 1), or every target is padding.
+
+    Example:
+        >>> hidden, weight = torch.randn(2, 3, 4), torch.zeros(5, 4)
+        >>> loss = linear_cross_entropy(hidden, weight, torch.tensor([[1, 2, 0], [3, 0, 0]]))
+        >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
+        True
+
+    Built in chapter 9. Source: Hsu et al., "Liger Kernel" (2024).
+    """
+    check_loss("hidden", hidden, targets, smoothing, pad_id)
+    if hidden.size(-1) != weight.size(-1):
+        raise ValueError(
+            "hidden and weight must have the same width, "
+            f"got {hidden.size(-1)} and {weight.size(-1)}"
+        )
+    real = targets != pad_id
+    hidden, targets = hidden[real], targets[real]
+    return cast(Tensor, LinearCrossEntropy.apply(hidden, weight, targets, smoothing))
 
 
 def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:

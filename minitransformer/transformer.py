@@ -1,4 +1,4 @@
-"""The whole models: embeddings, positions and stacks of layers assembled.
+"""The whole model: embeddings, positions and stacks of layers assembled.
 
 Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.
 """
@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from minitransformer.attention import causal_mask, padding_mask
 from minitransformer.config import TransformerConfig
+from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, Encoder, LayerCache
+from minitransformer.packing import PackedMask, Packing, up_to_last
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
+from minitransformer.training import linear_cross_entropy
 
-__all__ = ["DecoderOnlyTransformer", "Transformer"]
+__all__ = ["Transformer"]
 
 
 class TokenModel(nn.Module):
@@ -43,7 +46,7 @@ class TokenModel(nn.Module):
             self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
         elif config.positional_encoding == "learned":
             self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew, as in the table above."""
@@ -180,89 +183,40 @@ class Transformer(TokenModel):
             TypeError: if ids are not integers.
             ValueError: if batch sizes differ, or ids are empty, outside the vocabulary or too long.
         """
-        if src_ids.size(0) != tgt_ids.size(0):
-            raise ValueError(
-                "src_ids and tgt_ids must have as many rows, "
-                f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
-            )
+        check_rows(src_ids, tgt_ids)
         return self.decode(tgt_ids, *self.encode(src_ids))
 
-
-class DecoderOnlyTransformer(TokenModel):
-    """A Transformer without encoder: token ids in, scores of the next token out.
-
-    A decoder layer without cross-attention is an `EncoderLayer` with a causal mask, so the model
-    is a stack of those.
-
-    Args:
-        config: the model's configuration, see `TransformerConfig.decoder_only`.
-        generator: source of the starting values; PyTorch's global one when left out.
-
-    Raises:
-        ValueError: if the configuration has encoder layers.
-
-    Example:
-        >>> config = TransformerConfig.decoder_only(30, num_layers=2, d_model=12, num_heads=3)
-        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
-        >>> model(torch.randint(1, 30, (2, 7))).shape
-        torch.Size([2, 7, 30])
-
-    Built in chapter 10. Papers: Liu et al. (2018), section 4.2.3; Radford et al. (2018).
-    """
-
-    def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config)
-        if config.num_encoder_layers:
-            raise ValueError(
-                f"num_encoder_layers must be 0, got {config.num_encoder_layers}; "
-                "TransformerConfig.decoder_only makes such a configuration"
-            )
-        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
-        self.decoder = Encoder(config.num_decoder_layers, **config.layer_options)
-        self.output_projection = OutputProjection(
-            config.tgt_vocab_size,
-            config.d_model,
-            tied_to=self.embedding if config.tie_output else None,
-        )
-        self.initialise(generator)
-
-    def decode(
-        self,
-        ids: Tensor,
-        caches: Sequence[LayerCache] | None = None,
-        start: int = 0,
-        left_padding: Tensor | None = None,
+    def loss(
+        self, src_ids: Tensor, tgt_ids: Tensor, targets: Tensor, *, smoothing: float = 0.1
     ) -> Tensor:
-        """Score the token that follows each position.
-
-        Padding to the right of a row is hidden by the causal mask. In generation rows of unequal
-        length must end together, so there padding stands to the left, and is masked.
+        """The `label_smoothing_loss` of `forward`, computed without anything for padding.
 
         Args:
-            ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
-            caches: a `LayerCache` for each layer.
-            start: how many positions the caches hold.
-            left_padding: how many ids of padding each row begins with, (b,), int64.
+            src_ids: (b, s), an integer dtype.
+            tgt_ids: (b, t), an integer dtype; the target shifted right.
+            targets: (b, t), int64, the ids that follow.
+            smoothing: ε of the loss.
 
         Returns:
-            Logits, (b, t, v).
+            A scalar, float32: the mean over all targets that are not padding.
 
         Raises:
             TypeError: if ids are not integers.
-            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
+            ValueError: as in `forward`; if `targets` and `tgt_ids` differ in shape, or all
+                targets are padding.
         """
-        check_ids("ids", ids)
-        length, end = ids.size(1), start + ids.size(1)
-        mask = None if length == 1 else causal_mask(length, end, ids.device)
-        if left_padding is not None:
-            real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
-            mask = real if mask is None else mask & real
-        x = self.embed(self.embedding, ids, start, left_padding)
-        return self.output_projection(self.decoder(x, mask, caches))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Score the token that follows each position; as `decode`."""
-        return self.decode(ids)
+        check_rows(src_ids, tgt_ids)
+        check_targets(tgt_ids, targets, self.config.pad_id)
+        pad_id = self.config.pad_id
+        src, tgt = Packing(src_ids != pad_id), Packing(up_to_last(targets != pad_id))
+        src_mask = padding_mask(src_ids, pad_id)
+        tgt_mask = causal_mask(tgt_ids.size(1), device=tgt_ids.device)
+        memory = src.pack(self.embed(self.src_embedding, src_ids))
+        memory = self.encoder(memory, PackedMask(src_mask, src, src))
+        x = tgt.pack(self.embed(self.tgt_embedding, tgt_ids))
+        x = self.decoder(x, memory, PackedMask(tgt_mask, tgt, tgt), PackedMask(src_mask, tgt, src))
+        weight, targets = self.output_projection.weight, tgt.pack(targets)
+        return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)
 
 
 def check_ids(name: str, ids: Tensor) -> None:
@@ -271,3 +225,24 @@ def check_ids(name: str, ids: Tensor) -> None:
         raise ValueError(
             f"{name} must have shape (b, length), both at least 1, got {(*ids.shape,)}"
         )
+
+
+def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
+    """Raise an error unless there is a source for each target."""
+    check_ids("src_ids", src_ids)
+    if src_ids.size(0) != tgt_ids.size(0):
+        raise ValueError(
+            "src_ids and tgt_ids must have as many rows, "
+            f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
+        )
+
+
+def check_targets(ids: Tensor, targets: Tensor, pad_id: int) -> None:
+    """Raise an error unless there is a target for each id, and one that is not padding."""
+    check_ids("ids", ids)
+    if ids.shape != targets.shape:
+        raise ValueError(
+            f"ids and targets must have the same shape, got {(*ids.shape,)} and {(*targets.shape,)}"
+        )
+    if not bool((targets != pad_id).any()):
+        raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")

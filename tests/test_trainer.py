@@ -62,8 +62,8 @@ def test_paper_schedule_learns_too():
 def test_bfloat16_learns():
     trainer = copying_trainer(60, dropout=0.0, peak_learning_rate=1e-2, precision="bf16")
     dtypes = []
-    trainer.model.output_projection.register_forward_hook(
-        lambda _, __, logits: dtypes.append(logits.dtype)
+    trainer.model.decoder.layers[-1].feed_forward.register_forward_hook(
+        lambda _, __, output: dtypes.append(output.dtype)
     )
     history = trainer.fit(progress=False)
     assert set(dtypes) == {torch.bfloat16}
@@ -328,7 +328,7 @@ def test_evaluation_comes_at_its_steps_and_at_the_end():
         return {"steps_so_far": trainer.step}
 
     modes = []
-    trainer.model.register_forward_pre_hook(lambda model, _: modes.append(model.training))
+    trainer.model.encoder.register_forward_pre_hook(lambda stack, _: modes.append(stack.training))
     trainer.fit(8, evaluate=evaluate, evaluate_every=3, progress=False)
     assert at == [3, 6, 8]
     assert [row.get("steps_so_far") for row in trainer.history] == [

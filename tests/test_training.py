@@ -11,7 +11,9 @@ from minitransformer import (
     TrainingConfig,
     cosine_schedule,
     label_smoothing_loss,
+    linear_cross_entropy,
     noam_schedule,
+    training,
 )
 
 V = 31
@@ -49,6 +51,53 @@ def test_loss_equals_its_formula(smoothing):
             total += share * (normaliser - number)
     loss = label_smoothing_loss(logits, targets, smoothing=smoothing)
     assert loss.item() == pytest.approx(total / 2, rel=1e-5)
+
+
+@each_smoothing
+@pytest.mark.parametrize("max_logits", [1, 3 * V, 2**22], ids=["by one", "by three", "at once"])
+@pytest.mark.parametrize("pad_id", [0, 2])
+def test_linear_cross_entropy_equals_the_loss_of_the_logits(
+    smoothing, max_logits, pad_id, monkeypatch
+):
+    monkeypatch.setattr(training, "MAX_LOGITS", max_logits)
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1, grad=True)
+    loss = linear_cross_entropy(hidden, weight, TARGETS, smoothing=smoothing, pad_id=pad_id)
+    expected = label_smoothing_loss(hidden @ weight.T, TARGETS, smoothing=smoothing, pad_id=pad_id)
+    assert_same(loss, expected)
+    gradients = torch.autograd.grad(3 * loss, (hidden, weight))
+    for ours, theirs in zip(
+        gradients, torch.autograd.grad(3 * expected, (hidden, weight)), strict=True
+    ):
+        assert_same(ours, theirs)
+
+
+def test_linear_cross_entropy_stays_finite_with_huge_logits():
+    hidden, weight = (1e4 * randn(2, 5, 12)).requires_grad_(), randn(V, 12, seed=1, grad=True)
+    loss = linear_cross_entropy(hidden, weight, TARGETS)
+    loss.backward()
+    assert loss.isfinite()
+    assert hidden.grad.isfinite().all()
+    assert weight.grad.isfinite().all()
+
+
+def test_linear_cross_entropy_in_bfloat16_is_near():
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1, grad=True)
+    exact = linear_cross_entropy(hidden, weight, TARGETS)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = linear_cross_entropy(hidden, weight, TARGETS)
+    assert_same(rough, exact, 2e-2)
+    (gradient,) = torch.autograd.grad(rough, weight)
+    assert_same(gradient, torch.autograd.grad(exact, weight)[0], 2e-2)
+
+
+def test_linear_cross_entropy_names_two_widths_that_differ():
+    with pytest.raises(ValueError, match="got 12 and 11"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 11), TARGETS)
+
+
+def test_linear_cross_entropy_needs_a_target():
+    with pytest.raises(ValueError, match=r"all 10 targets are padding \(id 7\)"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 12), torch.full((2, 5), 7), pad_id=7)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise():

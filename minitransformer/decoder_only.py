@@ -1,0 +1,124 @@
+"""The decoder-only model: the same layers in one causal stack, for writing text.
+
+Built in chapter 10. Papers: Liu et al. (2018); "Improving Language Understanding by Generative
+Pre-Training" (Radford et al., 2018).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from minitransformer.attention import causal_mask
+from minitransformer.config import TransformerConfig
+from minitransformer.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.encoder_decoder import Encoder, LayerCache
+from minitransformer.packing import PackedMask, Packing, up_to_last
+from minitransformer.training import linear_cross_entropy
+from minitransformer.transformer import TokenModel, check_ids, check_targets
+
+__all__ = ["DecoderOnlyTransformer"]
+
+
+class DecoderOnlyTransformer(TokenModel):
+    """A Transformer without encoder: token ids in, scores of the next token out.
+
+    A decoder layer without cross-attention is an `EncoderLayer` with a causal mask, so the model
+    is a stack of those.
+
+    Args:
+        config: the model's configuration, see `TransformerConfig.decoder_only`.
+        generator: source of the starting values; PyTorch's global one when left out.
+
+    Raises:
+        ValueError: if the configuration has encoder layers.
+
+    Example:
+        >>> config = TransformerConfig.decoder_only(30, num_layers=2, d_model=12, num_heads=3)
+        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+        >>> model(torch.randint(1, 30, (2, 7))).shape
+        torch.Size([2, 7, 30])
+
+    Built in chapter 10. Papers: Liu et al. (2018), section 4.2.3; Radford et al. (2018).
+    """
+
+    def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config)
+        if config.num_encoder_layers:
+            raise ValueError(
+                f"num_encoder_layers must be 0, got {config.num_encoder_layers}; "
+                "TransformerConfig.decoder_only makes such a configuration"
+            )
+        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
+        self.decoder = Encoder(config.num_decoder_layers, **config.layer_options)
+        self.output_projection = OutputProjection(
+            config.tgt_vocab_size,
+            config.d_model,
+            tied_to=self.embedding if config.tie_output else None,
+        )
+        self.initialise(generator)
+
+    def decode(
+        self,
+        ids: Tensor,
+        caches: Sequence[LayerCache] | None = None,
+        start: int = 0,
+        left_padding: Tensor | None = None,
+    ) -> Tensor:
+        """Score the token that follows each position.
+
+        Padding to the right of a row is hidden by the causal mask. In generation rows of unequal
+        length must end together, so there padding stands to the left, and is masked.
+
+        Args:
+            ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
+            caches: a `LayerCache` for each layer.
+            start: how many positions the caches hold.
+            left_padding: how many ids of padding each row begins with, (b,), int64.
+
+        Returns:
+            Logits, (b, t, v).
+
+        Raises:
+            TypeError: if ids are not integers.
+            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
+        """
+        check_ids("ids", ids)
+        length, end = ids.size(1), start + ids.size(1)
+        mask = None if length == 1 else causal_mask(length, end, ids.device)
+        if left_padding is not None:
+            real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
+            mask = real if mask is None else mask & real
+        x = self.embed(self.embedding, ids, start, left_padding)
+        return self.output_projection(self.decoder(x, mask, caches))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Score the token that follows each position; as `decode`."""
+        return self.decode(ids)
+
+    def loss(self, ids: Tensor, targets: Tensor, *, smoothing: float = 0.1) -> Tensor:
+        """The `label_smoothing_loss` of `forward`, computed without anything for padding.
+
+        Args:
+            ids: (b, t), an integer dtype.
+            targets: (b, t), int64, the ids that follow.
+            smoothing: ε of the loss.
+
+        Returns:
+            A scalar, float32: the mean over all targets that are not padding.
+
+        Raises:
+            TypeError: if ids are not integers.
+            ValueError: as in `forward`; if `targets` and `ids` differ in shape, or all targets
+                are padding.
+        """
+        check_targets(ids, targets, self.config.pad_id)
+        pad_id = self.config.pad_id
+        x, needed = self.embed(self.embedding, ids), up_to_last(targets != pad_id)
+        mask: Tensor | PackedMask
+        mask = causal = causal_mask(ids.size(1), device=ids.device)
+        if not bool(needed.all()):
+            rows = Packing(needed)
+            x, targets, mask = rows.pack(x), rows.pack(targets), PackedMask(causal, rows, rows)
+        x, weight = self.decoder(x, mask), self.output_projection.weight
+        return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)
