@@ -31,6 +31,7 @@ Each module keeps what a chapter of the book builds:
 | `checkpoint` | 9 | saving and loading |
 | `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | the cache of keys and values |
+| `fast_decoding` | 10 | one more token for each row |
 | `sampling` | 10 | temperature, top-k, top-p |
 | `beam_search` | 10 | beam search |
 | `inference` | 10 | translating and writing with a trained model |

@@ -197,7 +197,9 @@ def check_attention(
             f"mask must be boolean with True = may be attended, got {mask.dtype}; "
             "an additive mask (0 and -inf) becomes one by `mask == 0`"
         )
-    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    batch = query.shape[:-2]
+    if key.shape[:-2] != batch:  # broadcast_shapes is slow
+        batch = torch.broadcast_shapes(batch, key.shape[:-2])
     scores = (*batch, query.size(-2), key.size(-2))
     for name, part in (("mask", mask), ("bias", bias)):
         shape = () if part is None else tuple(part.shape)

@@ -74,13 +74,15 @@ def beam_search(
     scores = logits.new_zeros(num_sources, 1)  # of each source's beginnings
     texts = torch.empty(num_sources, 1, 0, dtype=torch.int64, device=device)
     best = [(-torch.inf, [0])] * num_sources
+    # Every beginning may end in as many ways as there are stop ids; so many more are looked at.
+    wanted = num_beams * (1 + int(is_stop.sum()))
     for length in range(1, max_new_tokens + 1):
-        log_probs = restrict(logits.log_softmax(dim=-1), length)
-        extended = (scores[..., None] + log_probs.view(*scores.shape, -1)).flatten(1)
-        # Every beginning may end in as many ways as there are stop ids; so many more are looked at.
-        wanted = num_beams * (1 + int(is_stop.sum()))
+        log_total = logits.logsumexp(dim=-1, keepdim=True)
+        highest, tokens = restrict(logits, length).topk(min(wanted, vocab_size), dim=-1)
+        log_probs = (highest - log_total).view(*scores.shape, -1)
+        extended = (scores[..., None] + log_probs).flatten(1)
         ranked, index = extended.topk(min(wanted, extended.size(1)), dim=1)
-        origin, token = index // vocab_size, index % vocab_size
+        origin, token = index // tokens.size(1), tokens.view_as(extended).gather(1, index)
 
         ended = is_stop[token] & (torch.arange(token.size(1), device=device) < num_beams)
         if length == max_new_tokens:

@@ -4,11 +4,16 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding).
 """
 
+import math
+from typing import cast
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.encoder_decoder import DecoderLayer
+from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
+from minitransformer.fast_decoding import SinglePositionLayer
 from minitransformer.transformer import Transformer, check_ids
 
 __all__ = ["KVCache"]
@@ -100,14 +105,19 @@ class Decoding:
     ) -> None:
         self.model = model
         self.padding: Tensor | None = None
+        self.memory_mask: Tensor | None = None
         if isinstance(model, Transformer):
-            self.memory, self.memory_mask = model.encode(ids)
+            memory, memory_mask = model.encode(ids)
+            if not bool(memory_mask.all()):
+                self.memory_mask = memory_mask
+            self.embedding = model.tgt_embedding
             self.prompt = ids.new_full((ids.size(0), 1), bos_id, dtype=torch.int64)
             room = max_new_tokens
-            self.caches = KVCache.for_decoder(model, self.memory, room)
+            self.caches = KVCache.for_decoder(model, memory, room)
         else:
             check_ids("ids", ids)
             self.prompt, self.padding = padded_left(ids, model.config.pad_id)
+            self.embedding = model.embedding
             room = self.prompt.size(1) + max_new_tokens - 1
             self.caches = [KVCache(room) for _ in model.decoder.layers]
         if room > model.config.max_len:  # the last token that is written is not read again
@@ -115,16 +125,29 @@ class Decoding:
                 f"{self.prompt.size(1)} tokens and max_new_tokens={max_new_tokens} take {room} "
                 f"positions, more than max_len={model.config.max_len}"
             )
+        layers = [cast(EncoderLayer | DecoderLayer, layer) for layer in model.decoder.layers]
+        self.layers = [SinglePositionLayer(layer) for layer in layers]
+        self.output_weight = model.output_projection.weight.T.contiguous()
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        ids = self.prompt if tokens is None else tokens[:, None]
+        if tokens is None and isinstance(self.model, DecoderOnlyTransformer):
+            return self.model.decode(self.prompt, self.caches, 0, self.padding)[:, -1].float()
         start = self.caches[0].length
-        if isinstance(self.model, Transformer):
-            logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches, start)
-        else:
-            logits = self.model.decode(ids, self.caches, start, self.padding)
-        return logits[:, -1].float()
+        if tokens is None:
+            x = self.embedding(self.prompt[:, 0])
+        else:  # the model's own choice: it needs no check
+            x = F.embedding(tokens, self.embedding.weight) * math.sqrt(self.model.config.d_model)
+        if self.model.positions is not None:
+            place = start if self.padding is None else start - self.padding
+            x = self.model.positions(x[:, None], place)[:, 0]
+        mask = None
+        if self.padding is not None:
+            positions = torch.arange(start + 1, device=x.device)
+            mask = positions >= self.padding[:, None, None, None]
+        for layer, cache in zip(self.layers, self.caches, strict=True):
+            x = layer(x, cache, mask, self.memory_mask)
+        return (self.model.decoder.norm(x) @ self.output_weight).float()
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Go on with these rows, in this order; with these sources, if some have left.
@@ -135,8 +158,8 @@ class Decoding:
             cache.select(rows)
             if cache.memory is not None and sources is not None:
                 cache.memory = (cache.memory[0][sources], cache.memory[1][sources])
-        if isinstance(self.model, Transformer) and sources is not None:
-            self.memory, self.memory_mask = self.memory[sources], self.memory_mask[sources]
+        if self.memory_mask is not None and sources is not None:
+            self.memory_mask = self.memory_mask[sources]
         if self.padding is not None:
             self.padding = self.padding[rows]
 

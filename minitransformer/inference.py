@@ -110,11 +110,11 @@ def generate(
             raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
     is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
     is_stop[list(stop_ids)] = True
+    never = torch.tensor([pad_id], device=ids.device)
+    not_yet = torch.tensor([pad_id, *stop_ids], device=ids.device)
 
     def restrict(logits: Tensor, length: int) -> Tensor:
-        forbidden = is_stop.clone() if length < min_new_tokens else torch.zeros_like(is_stop)
-        forbidden[pad_id] = True
-        return logits.masked_fill(forbidden, -torch.inf)
+        return logits.index_fill_(-1, not_yet if length < min_new_tokens else never, -torch.inf)
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
@@ -141,11 +141,11 @@ def generate(
         for length in range(1, max_new_tokens + 1):
             tokens = choose(restrict(logits, length))
             written[rows, length - 1] = tokens
-            going_on = ~is_stop[tokens]
-            if length == max_new_tokens or not going_on.any():
+            ended = is_stop[tokens]
+            if length == max_new_tokens or bool(ended.all()):
                 break
-            if not going_on.all():
-                kept = going_on.nonzero()[:, 0]
+            if bool(ended.any()):
+                kept = (~ended).nonzero()[:, 0]
                 rows, tokens = rows[kept], tokens[kept]
                 step.select(kept, kept)
             logits = step(tokens)

@@ -122,12 +122,18 @@ class MultiHeadAttention(nn.Module):
         queries = self.split_heads(queries)
         if self.rotary is not None:
             queries = self.rotary(queries, start)
+        heads = self.attend_heads(queries, keys, values, mask).transpose(-3, -2).flatten(-2)
+        return self.w_o(heads if packing is None else packing.pack(heads))
+
+    def attend_heads(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """What each head brings, (b, h, q, e)."""
         bias = None if self.alibi is None else self.alibi(queries.size(-2), keys.size(-2))
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
-        heads = self.attention(queries, keys, values, mask, bias).transpose(-3, -2).flatten(-2)
-        return self.w_o(heads if packing is None else packing.pack(heads))
+        return self.attention(queries, keys, values, mask, bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None

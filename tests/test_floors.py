@@ -37,7 +37,7 @@ FLOORS = [
         "tokenization",
     },
     {"byte_pair_encoding", "config", "encoder_decoder", "noun_phrases"},
-    {"transformer", "wordpiece"},
+    {"fast_decoding", "transformer", "wordpiece"},
     {"decoder_only"},
     {"checkpoint", "data", "decoding"},
     {"grammar", "inference", "multi30k", "number_words"},

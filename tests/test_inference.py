@@ -175,12 +175,11 @@ def test_length_stays_within_the_limits(options, length):
 def test_rows_that_have_ended_are_not_computed_any_more(copier):
     model, _, _, src_ids = copier
     sizes = []
-    hook = model.output_projection.register_forward_hook(
-        lambda _, args, out: sizes.append(out.size(0))
-    )
+    hook = model.positions.register_forward_hook(lambda _, args, x: sizes.append(x.size(0)))
     generate(model, src_ids, max_new_tokens=9)
     hook.remove()
-    assert sizes == [10, 10, 7, 4, 2]  # of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts
+    # The sources are read; then of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.
+    assert sizes == [10, 10, 10, 7, 4, 2]
 
 
 # --- sampling

@@ -1,0 +1,124 @@
+"""One more token for each row: the layers of a decoder with as little around them as possible.
+
+A step of decoding multiplies a few vectors by every matrix of the model. Its time is the reading
+of those matrices, and what Python and PyTorch do between two products. So the three projections
+of self-attention are one product, matrices lie in memory in the order in which a product with a
+single vector reads them, and operations are called without the modules around them.
+
+Built in chapter 10.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer, LayerCache
+from minitransformer.layer_norm import LayerNorm, ResidualConnection
+from minitransformer.multi_head_attention import MultiHeadAttention
+
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class Product:
+    """Linear maps of the same vector in one matrix product, (rows, in) to (rows, out)."""
+
+    def __init__(self, *maps: nn.Linear) -> None:
+        self.weight = torch.cat([linear.weight.detach() for linear in maps]).T.contiguous()
+        biases = [linear.bias.detach() for linear in maps if linear.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+
+class SinglePositionLayer:
+    """What an `EncoderLayer` or a `DecoderLayer` with a cache does to one position of each row.
+
+    Args:
+        layer: the layer whose weights are copied; later changes to them are not seen.
+    """
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
+        self.self_attention = layer.self_attention
+        self.project = Product(*(getattr(layer.self_attention, w) for w in ("w_q", "w_k", "w_v")))
+        self.mix = Product(layer.self_attention.w_o)
+        residuals = [layer.residual_1, layer.residual_2]
+        self.cross_attention: MultiHeadAttention | None = None
+        if isinstance(layer, DecoderLayer):
+            self.cross_attention = layer.cross_attention
+            self.ask = Product(layer.cross_attention.w_q)
+            self.mix_memory = Product(layer.cross_attention.w_o)
+            residuals.append(layer.residual_3)
+        network = layer.feed_forward
+        self.activation = network.activation
+        self.widen = Product(network.w_1)
+        self.gate = None if network.w_3 is None else Product(network.w_3)
+        self.narrow = Product(network.w_2)
+        self.norm_first = layer.residual_1.norm_first
+        self.norms = [plain_norm(residual) for residual in residuals]
+
+    def __call__(
+        self, x: Tensor, cache: LayerCache, mask: Tensor | None, memory_mask: Tensor | None
+    ) -> Tensor:
+        """Transform x, (rows, d); masks as in the layer."""
+        sublayers: list[Sublayer] = [lambda x: self.self_attend(x, cache, mask)]
+        if self.cross_attention is not None:
+            sublayers.append(lambda x: self.cross_attend(x, cache, memory_mask))
+        sublayers.append(self.feed_forward)
+        for norm, sublayer in zip(self.norms, sublayers, strict=True):
+            x = x + sublayer(norm(x)) if self.norm_first else norm(x + sublayer(x))
+        return x
+
+    def self_attend(self, x: Tensor, cache: LayerCache, mask: Tensor | None) -> Tensor:
+        attention, start = self.self_attention, cache.length
+        num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
+        heads = self.project(x).view(x.size(0), -1, 1, attention.d_k)
+        queries, keys, values = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+        if attention.rotary is not None:
+            queries, keys = attention.rotary(queries, start), attention.rotary(keys, start)
+        keys, values = cache.extend(keys, values)
+        return self.mix(attend(attention, queries, keys, values, mask).flatten(1))
+
+    def cross_attend(self, x: Tensor, cache: LayerCache, memory_mask: Tensor | None) -> Tensor:
+        assert self.cross_attention is not None
+        assert cache.memory is not None
+        attention, (keys, values) = self.cross_attention, cache.memory
+        # In beam search several rows ask one row of the memory: more queries to its keys.
+        queries = self.ask(x).view(keys.size(0), -1, attention.num_heads, attention.d_k)
+        heads = attend(attention, queries.transpose(1, 2), keys, values, memory_mask)
+        return self.mix_memory(heads.transpose(1, 2).reshape(x.shape))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        inner = self.activation(self.widen(x))
+        return self.narrow(inner if self.gate is None else inner * self.gate(x))
+
+
+def attend(
+    attention: MultiHeadAttention,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """`MultiHeadAttention.attend_heads`, without its checks where there is nothing to check."""
+    core = attention.attention
+    if (
+        mask is None
+        and attention.alibi is None
+        and attention.num_kv_heads == attention.num_heads
+        and core.backend == "sdpa"
+        and not core._forward_pre_hooks  # `record_attention` listens to the module
+    ):
+        return F.scaled_dot_product_attention(queries, keys, values)
+    return attention.attend_heads(queries, keys, values, mask)
+
+
+def plain_norm(residual: ResidualConnection) -> Sublayer:
+    """The norm of a residual connection, without the module's call where it is a layer norm."""
+    norm = residual.norm
+    if not isinstance(norm, LayerNorm):
+        return norm
+    shape, gain, bias, eps = norm.gain.shape, norm.gain.detach(), norm.bias.detach(), norm.eps
+    return lambda x: torch.layer_norm(x, shape, gain, bias, eps)
