@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.fast_decoding import SinglePositionLayer
+from minitransformer.fast_decoding import SinglePositionLayer, is_untouched
 from minitransformer.transformer import Transformer, check_ids
 
 __all__ = ["KVCache"]
@@ -105,15 +105,13 @@ class Decoding:
     ) -> None:
         self.model = model
         self.padding: Tensor | None = None
-        self.memory_mask: Tensor | None = None
         if isinstance(model, Transformer):
-            memory, memory_mask = model.encode(ids)
-            if not bool(memory_mask.all()):
-                self.memory_mask = memory_mask
+            self.memory, self.memory_mask = model.encode(ids)
+            self.memory_is_padded = not bool(self.memory_mask.all())
             self.embedding = model.tgt_embedding
             self.prompt = ids.new_full((ids.size(0), 1), bos_id, dtype=torch.int64)
             room = max_new_tokens
-            self.caches = KVCache.for_decoder(model, memory, room)
+            self.caches = KVCache.for_decoder(model, self.memory, room)
         else:
             check_ids("ids", ids)
             self.prompt, self.padding = padded_left(ids, model.config.pad_id)
@@ -125,15 +123,23 @@ class Decoding:
                 f"{self.prompt.size(1)} tokens and max_new_tokens={max_new_tokens} take {room} "
                 f"positions, more than max_len={model.config.max_len}"
             )
-        layers = [cast(EncoderLayer | DecoderLayer, layer) for layer in model.decoder.layers]
-        self.layers = [SinglePositionLayer(layer) for layer in layers]
-        self.output_weight = model.output_projection.weight.T.contiguous()
+        # Whoever listens to a layer, or has changed one, gets the layers themselves.
+        self.is_fast = is_untouched(model.decoder) and is_untouched(model.output_projection)
+        if self.is_fast:
+            layers = [cast(EncoderLayer | DecoderLayer, layer) for layer in model.decoder.layers]
+            self.layers = [SinglePositionLayer(layer) for layer in layers]
+            self.output_weight = model.output_projection.weight.T.contiguous()
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        if tokens is None and isinstance(self.model, DecoderOnlyTransformer):
-            return self.model.decode(self.prompt, self.caches, 0, self.padding)[:, -1].float()
         start = self.caches[0].length
+        if not self.is_fast or (tokens is None and isinstance(self.model, DecoderOnlyTransformer)):
+            ids = self.prompt if tokens is None else tokens[:, None]
+            if isinstance(self.model, Transformer):
+                logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches, start)
+            else:
+                logits = self.model.decode(ids, self.caches, start, self.padding)
+            return logits[:, -1].float()
         if tokens is None:
             x = self.embedding(self.prompt[:, 0])
         else:  # the model's own choice: it needs no check
@@ -145,8 +151,10 @@ class Decoding:
         if self.padding is not None:
             positions = torch.arange(start + 1, device=x.device)
             mask = positions >= self.padding[:, None, None, None]
+        encoder_decoder = isinstance(self.model, Transformer)
+        memory_mask = self.memory_mask if encoder_decoder and self.memory_is_padded else None
         for layer, cache in zip(self.layers, self.caches, strict=True):
-            x = layer(x, cache, mask, self.memory_mask)
+            x = layer(x, cache, mask, memory_mask)
         return (self.model.decoder.norm(x) @ self.output_weight).float()
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
@@ -158,8 +166,8 @@ class Decoding:
             cache.select(rows)
             if cache.memory is not None and sources is not None:
                 cache.memory = (cache.memory[0][sources], cache.memory[1][sources])
-        if self.memory_mask is not None and sources is not None:
-            self.memory_mask = self.memory_mask[sources]
+        if isinstance(self.model, Transformer) and sources is not None:
+            self.memory, self.memory_mask = self.memory[sources], self.memory_mask[sources]
         if self.padding is not None:
             self.padding = self.padding[rows]
 
