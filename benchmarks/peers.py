@@ -33,20 +33,22 @@ class TorchTransformer(nn.Module):
             batch_first=True,
             norm_first=True,
         )
-        for module in self.transformer.modules():
+        for module in self.transformer.modules():  # leave dropout on sub-layers' outputs alone
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
+            elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.dropout(self.positions(self.embedding(ids)))
 
     def loss(self, src: Tensor, tgt_input: Tensor, tgt_output: Tensor) -> Tensor:
-        causal = nn.Transformer.generate_square_subsequent_mask(tgt_input.size(1))
-        hidden = src == PAD_ID
+        length, hidden = tgt_input.size(1), src == PAD_ID
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)  # True = hidden
         decoded = self.transformer(
             self.embed(src),
             self.embed(tgt_input),
-            tgt_mask=causal > -1,
+            tgt_mask=future,
             src_key_padding_mask=hidden,
             memory_key_padding_mask=hidden,
             tgt_is_causal=True,
@@ -126,7 +128,10 @@ def x_decoder(
 
 
 class XTranslator(nn.Module):
-    """x-transformers' encoder and decoder, with one embedding for all."""
+    """x-transformers' encoder and decoder, with one embedding for all.
+
+    It has no dropout on sub-layers' outputs; its feed-forward networks drop inside instead.
+    """
 
     def __init__(self, vocab_size: int, d_model: int, num_layers: int, dropout: float) -> None:
         super().__init__()
