@@ -4,11 +4,9 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding).
 """
 
-import math
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
@@ -133,20 +131,14 @@ class Decoding:
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
         start = self.caches[0].length
-        if not self.is_fast or (tokens is None and isinstance(self.model, DecoderOnlyTransformer)):
-            ids = self.prompt if tokens is None else tokens[:, None]
+        ids = self.prompt if tokens is None else tokens[:, None]
+        if not self.is_fast or ids.size(1) > 1:
             if isinstance(self.model, Transformer):
                 logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches, start)
             else:
                 logits = self.model.decode(ids, self.caches, start, self.padding)
             return logits[:, -1].float()
-        if tokens is None:
-            x = self.embedding(self.prompt[:, 0])
-        else:  # the model's own choice: it needs no check
-            x = F.embedding(tokens, self.embedding.weight) * math.sqrt(self.model.config.d_model)
-        if self.model.positions is not None:
-            place = start if self.padding is None else start - self.padding
-            x = self.model.positions(x[:, None], place)[:, 0]
+        x = self.model.embed(self.embedding, ids, start, self.padding)[:, 0]
         mask = None
         if self.padding is not None:
             positions = torch.arange(start + 1, device=x.device)

@@ -114,7 +114,7 @@ def generate(
     not_yet = torch.tensor([pad_id, *stop_ids], device=ids.device)
 
     def restrict(logits: Tensor, length: int) -> Tensor:
-        return logits.index_fill_(-1, not_yet if length < min_new_tokens else never, -torch.inf)
+        return logits.index_fill(-1, not_yet if length < min_new_tokens else never, -torch.inf)
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
