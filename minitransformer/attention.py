@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 Backend = Literal["reference", "sdpa"]
+Mask = Tensor | Literal["causal"]  # boolean, True = may be attended; or `causal_mask`, not built
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
@@ -84,7 +85,7 @@ def causal_mask(
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+    query: Tensor, key: Tensor, mask: Mask | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """How much each query takes from each key: softmax(Q Kᵀ / √d_k + bias), zero where masked.
 
@@ -93,7 +94,8 @@ def attention_weights(
     Args:
         query: (..., q, e), floating point.
         key: (..., k, e), the same dtype.
-        mask: boolean, broadcastable to (..., q, k); True = may be attended.
+        mask: boolean, broadcastable to (..., q, k); True = may be attended. Or "causal", for
+            `causal_mask(q, k)`.
         bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
 
     Returns:
@@ -110,22 +112,23 @@ def attention_weights(
 
     Built in chapter 4. Paper: equation 1.
     """
-    check_attention(query, key, mask, bias)
+    allowed = as_tensor(mask, query, key)
+    check_attention(query, key, allowed, bias)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    if mask is None:
+    if allowed is None:
         return scores.softmax(dim=-1)
     # The most negative finite number, not -inf: a row with no allowed key would be 0/0.
-    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
-    return weights.masked_fill(~mask, 0.0)
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(~allowed, 0.0)
 
 
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask | None = None,
     bias: Tensor | None = None,
     *,
     dropout: float = 0.0,
@@ -139,7 +142,8 @@ def scaled_dot_product_attention(
         value: (..., k, e'), the same dtype; e' may differ from e.
         mask: boolean, broadcastable to (..., q, k); True = may be attended. This is the polarity
             of `torch.nn.functional.scaled_dot_product_attention` and the opposite of
-            `torch.nn.MultiheadAttention`.
+            `torch.nn.MultiheadAttention`. Or "causal", for `causal_mask(q, k)`, which "sdpa" then
+            need not build: it leaves out what is hidden.
         bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
         dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
         backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
@@ -150,7 +154,7 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: if `mask` is not boolean.
-        ValueError: if shapes do not fit together, or `backend` is unknown.
+        ValueError: if shapes do not fit together, or `backend` or the mask's name is unknown.
 
     Example:
         >>> value = torch.tensor([[1.0], [3.0]])
@@ -168,20 +172,34 @@ def scaled_dot_product_attention(
         return F.dropout(weights, dropout) @ value if dropout else weights @ value
     if backend != "sdpa":
         raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
-    check_attention(query, key, mask, bias)
+    is_causal = mask == "causal" and bias is None and query.size(-2) == key.size(-2)
+    allowed = None if is_causal else as_tensor(mask, query, key)
+    check_attention(query, key, allowed, bias)
     bias = None if bias is None else torch.atleast_2d(bias.to(query.dtype))
-    if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout)
+    if allowed is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, bias, dropout_p=dropout, is_causal=is_causal
+        )
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
-    mask = torch.atleast_2d(mask)
-    empty = ~mask.any(dim=-1, keepdim=True)
+    allowed = torch.atleast_2d(allowed)
+    empty = ~allowed.any(dim=-1, keepdim=True)
     # On a GPU to ask would be to wait for it.
     some_empty = empty.device.type != "cpu" or bool(empty.any())
-    seen = mask | empty if some_empty else mask
+    seen = allowed | empty if some_empty else allowed
     if bias is not None:
         seen = bias.masked_fill(~seen, -torch.inf)
     output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
     return output.masked_fill(empty, 0.0) if some_empty else output
+
+
+def as_tensor(mask: Mask | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask that "causal" stands for; None where the last query alone is asked."""
+    if not isinstance(mask, str):
+        return mask
+    if mask != "causal":
+        raise ValueError(f"mask must be a boolean tensor or 'causal', got {mask!r}")
+    num_queries, num_keys = query.size(-2), key.size(-2)
+    return None if num_queries == 1 else causal_mask(num_queries, num_keys, query.device)
 
 
 def check_attention(
@@ -230,7 +248,7 @@ class ScaledDotProductAttention(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None = None,
+        mask: Mask | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
         """Attend; shapes and errors as in `scaled_dot_product_attention`."""

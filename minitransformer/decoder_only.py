@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from minitransformer.attention import causal_mask
+from minitransformer.attention import Mask, causal_mask
 from minitransformer.config import TransformerConfig
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Encoder, LayerCache
@@ -84,11 +84,11 @@ class DecoderOnlyTransformer(TokenModel):
             ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
         """
         check_ids("ids", ids)
-        length, end = ids.size(1), start + ids.size(1)
-        mask = None if length == 1 else causal_mask(length, end, ids.device)
+        mask: Mask = "causal"
         if left_padding is not None:
+            end = start + ids.size(1)
             real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
-            mask = real if mask is None else mask & real
+            mask = real & causal_mask(ids.size(1), end, ids.device)
         x = self.embed(self.embedding, ids, start, left_padding)
         return self.output_projection(self.decoder(x, mask, caches))
 
@@ -115,10 +115,9 @@ class DecoderOnlyTransformer(TokenModel):
         check_targets(ids, targets, self.config.pad_id)
         pad_id = self.config.pad_id
         x, needed = self.embed(self.embedding, ids), up_to_last(targets != pad_id)
-        mask: Tensor | PackedMask
-        mask = causal = causal_mask(ids.size(1), device=ids.device)
+        mask: Mask | PackedMask = "causal"
         if not bool(needed.all()):
             rows = Packing(needed)
-            x, targets, mask = rows.pack(x), rows.pack(targets), PackedMask(causal, rows, rows)
+            x, targets, mask = rows.pack(x), rows.pack(targets), PackedMask("causal", rows, rows)
         x, weight = self.decoder(x, mask), self.output_projection.weight
         return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.fast_decoding import SinglePositionLayer, is_untouched
+from minitransformer.fast_decoding import Product, SinglePositionLayer, is_untouched
 from minitransformer.transformer import Transformer, check_ids
 
 __all__ = ["KVCache"]
@@ -46,6 +46,7 @@ class KVCache:
         self.max_len = max_len
         self.memory = memory
         self.length = 0
+        self.spare: tuple[Tensor, ...] | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the next positions' keys and values, (b, h, q, e); return all so far.
@@ -73,15 +74,18 @@ class KVCache:
         ]
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows, (n,) int64, in this order; a row may be taken several times."""
-        self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
+        """Go on with these rows, (n,) int64, in this order; a row may be taken several times.
 
-    def reordered(self, store: Tensor, rows: Tensor) -> Tensor:
-        """The rows of a store, in the memory it has if that is large enough."""
-        b, n, filled = store.size(0), rows.size(0), store[rows, :, : self.length]
-        store = store[:n] if n <= b else store.new_empty(n, *store.shape[1:])
-        store[:, :, : self.length] = filled
-        return store
+        They are copied to a second store, which the next call copies back from.
+        """
+        old, new, n = (self.keys, self.values), self.spare, rows.size(0)
+        if new is None or new[0].size(0) < n:
+            new = tuple(x.new_empty(n, *x.shape[1:]) for x in old)
+        for x, y in zip(old, new, strict=True):
+            filled = slice(self.length)
+            torch.index_select(x[:, :, filled], 0, rows, out=y[:n, :, filled])
+        self.spare = old
+        self.keys, self.values = (y[:n] for y in new)
 
 
 class Decoding:
@@ -126,7 +130,7 @@ class Decoding:
         if self.is_fast:
             layers = [cast(EncoderLayer | DecoderLayer, layer) for layer in model.decoder.layers]
             self.layers = [SinglePositionLayer(layer) for layer in layers]
-            self.output_weight = model.output_projection.weight.T.contiguous()
+            self.score = Product(model.output_projection)
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
@@ -147,7 +151,7 @@ class Decoding:
         memory_mask = self.memory_mask if encoder_decoder and self.memory_is_padded else None
         for layer, cache in zip(self.layers, self.caches, strict=True):
             x = layer(x, cache, mask, memory_mask)
-        return (self.model.decoder.norm(x) @ self.output_weight).float()
+        return self.score(self.model.decoder.norm(x)).float()
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Go on with these rows, in this order; with these sources, if some have left.

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
+from minitransformer.attention import Mask
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import NORMS, ResidualConnection
 from minitransformer.multi_head_attention import MultiHeadAttention
@@ -29,7 +30,7 @@ class LayerCache(Protocol):
 def self_attend(
     attention: MultiHeadAttention,
     x: Tensor,
-    mask: Tensor | PackedMask | None,
+    mask: Mask | PackedMask | None,
     cache: LayerCache | None,
 ) -> Tensor:
     """Self-attention of x, (b, n, d); with a cache, also to all the positions that it holds."""
@@ -95,7 +96,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Tensor | PackedMask | None = None,
+        src_mask: Mask | PackedMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Transform the source.
@@ -103,7 +104,7 @@ class EncoderLayer(nn.Module):
         Args:
             src: (b, s, d); with a cache, only the positions that it does not hold yet.
             src_mask: boolean, broadcastable to (b, h, s, s), or to (b, h, s, cached + s) with a
-                cache; True = may be attended. With a `PackedMask`, src is (tokens, d).
+                cache; True = may be attended. Or "causal". With a `PackedMask`, src is (tokens, d).
             cache: keys and values of earlier positions, see `KVCache`.
 
         Returns:
@@ -169,8 +170,8 @@ class DecoderLayer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Tensor | PackedMask | None = None,
-        memory_mask: Tensor | PackedMask | None = None,
+        tgt_mask: Mask | PackedMask | None = None,
+        memory_mask: Mask | PackedMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Transform the target, looking at the encoder's output.
@@ -180,7 +181,7 @@ class DecoderLayer(nn.Module):
                 beam search, several rows in turn for each row of the memory.
             memory: the encoder's output, (b, s, d).
             tgt_mask: boolean, broadcastable to (b, h, t, t), or to (b, h, t, cached + t) with
-                a cache; True = may be attended.
+                a cache; True = may be attended. Or "causal".
             memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended. With two
                 `PackedMask`s, tgt and memory are (tokens, d).
             cache: keys and values of earlier positions and of `memory`, see `KVCache`.
@@ -222,7 +223,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Tensor | PackedMask | None = None,
+        src_mask: Mask | PackedMask | None = None,
         caches: Sequence[LayerCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
@@ -250,8 +251,8 @@ class Decoder(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Tensor | PackedMask | None = None,
-        memory_mask: Tensor | PackedMask | None = None,
+        tgt_mask: Mask | PackedMask | None = None,
+        memory_mask: Mask | PackedMask | None = None,
         caches: Sequence[LayerCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, t, d); arguments as in `DecoderLayer`, a cache a layer."""

@@ -2,8 +2,7 @@
 
 A step of decoding multiplies a few vectors by every matrix of the model. Its time is the reading
 of those matrices, and what Python and PyTorch do between two products. So the three projections
-of self-attention are one product, matrices lie in memory in the order in which a product with a
-single vector reads them, and operations are called without the modules around them.
+of self-attention are one product, and operations are called without the modules around them.
 
 Built in chapter 10.
 """
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.embeddings import OutputProjection
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer, LayerCache
 from minitransformer.layer_norm import LayerNorm, ResidualConnection
 from minitransformer.multi_head_attention import MultiHeadAttention
@@ -22,15 +22,27 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Product:
-    """Linear maps of the same vector in one matrix product, (rows, in) to (rows, out)."""
+    """Linear maps of the same vectors in one matrix product, (rows, in) to (rows, out).
 
-    def __init__(self, *maps: nn.Linear) -> None:
-        self.weight = torch.cat([linear.weight.detach() for linear in maps]).T.contiguous()
-        biases = [linear.bias.detach() for linear in maps if linear.bias is not None]
+    A few vectors are multiplied about as fast with a weight of shape (out, in) as with one of
+    shape (in, out). A few dozen are not: for them the weight is transposed, when they first come.
+    """
+
+    def __init__(self, *maps: nn.Linear | OutputProjection) -> None:
+        weights = [part.weight.detach() for part in maps]
+        biases = [b.detach() for part in maps if (b := getattr(part, "bias", None)) is not None]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         self.bias = torch.cat(biases) if biases else None
+        self.transposed: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        if x.size(0) <= 4:
+            return F.linear(x, self.weight, self.bias)
+        if self.transposed is None:
+            self.transposed = self.weight.T.contiguous()
+        if self.bias is None:
+            return x @ self.transposed
+        return torch.addmm(self.bias, x, self.transposed)
 
 
 class SinglePositionLayer:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from minitransformer.attention import Backend, ScaledDotProductAttention
+from minitransformer.attention import Backend, Mask, ScaledDotProductAttention
 from minitransformer.packing import PackedMask, Packing
 from minitransformer.positional_encoding import ALiBi, RotaryPositionalEncoding
 
@@ -107,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | PackedMask | None = None,
+        mask: Mask | PackedMask | None = None,
         start: int = 0,
     ) -> Tensor:
         """Attend from `query`, (b, q, d), to projected keys and values; returns (b, q, d).
@@ -126,7 +126,7 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads if packing is None else packing.pack(heads))
 
     def attend_heads(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None
     ) -> Tensor:
         """What each head brings, (b, h, q, e)."""
         bias = None if self.alibi is None else self.alibi(queries.size(-2), keys.size(-2))
@@ -136,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         return self.attention(queries, keys, values, mask, bias)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """Attend with every head and mix what they bring.
 
@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
             query: (b, q, d), floating point.
             key: (b, k, d).
             value: (b, k, d).
-            mask: boolean, broadcastable to (b, h, q, k); True = may be attended.
+            mask: boolean, broadcastable to (b, h, q, k); True = may be attended. Or "causal".
 
         Returns:
             (b, q, d).

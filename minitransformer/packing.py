@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from minitransformer.attention import Mask
+
 __all__ = ["PackedMask", "Packing"]
 
 
@@ -48,8 +50,8 @@ class Packing:
 class PackedMask(NamedTuple):
     """What attention must know when queries and keys are packed."""
 
-    mask: Tensor
-    """Boolean, broadcastable to (b, h, q, k); True = may be attended."""
+    mask: Mask
+    """Boolean, broadcastable to (b, h, q, k); True = may be attended. Or "causal"."""
     queries: Packing
     keys: Packing
 

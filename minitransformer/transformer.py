@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minitransformer.attention import causal_mask, padding_mask
+from minitransformer.attention import padding_mask
 from minitransformer.config import TransformerConfig
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
@@ -163,11 +163,8 @@ class Transformer(TokenModel):
             ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
         """
         check_ids("tgt_ids", tgt_ids)
-        length = tgt_ids.size(1)
-        # A single newest position may look at everything there is: no mask is needed.
-        tgt_mask = None if length == 1 else causal_mask(length, start + length, tgt_ids.device)
         tgt = self.embed(self.tgt_embedding, tgt_ids, start)
-        return self.output_projection(self.decoder(tgt, memory, tgt_mask, memory_mask, caches))
+        return self.output_projection(self.decoder(tgt, memory, "causal", memory_mask, caches))
 
     def forward(self, src_ids: Tensor, tgt_ids: Tensor) -> Tensor:
         """Score the token that follows each target position, given the whole source.
@@ -210,11 +207,10 @@ class Transformer(TokenModel):
         pad_id = self.config.pad_id
         src, tgt = Packing(src_ids != pad_id), Packing(up_to_last(targets != pad_id))
         src_mask = padding_mask(src_ids, pad_id)
-        tgt_mask = causal_mask(tgt_ids.size(1), device=tgt_ids.device)
         memory = src.pack(self.embed(self.src_embedding, src_ids))
         memory = self.encoder(memory, PackedMask(src_mask, src, src))
         x = tgt.pack(self.embed(self.tgt_embedding, tgt_ids))
-        x = self.decoder(x, memory, PackedMask(tgt_mask, tgt, tgt), PackedMask(src_mask, tgt, src))
+        x = self.decoder(x, memory, PackedMask("causal", tgt, tgt), PackedMask(src_mask, tgt, src))
         weight, targets = self.output_projection.weight, tgt.pack(targets)
         return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)
 
