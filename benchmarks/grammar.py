@@ -27,7 +27,11 @@ STEPS = 2_000
 SENTENCES = 128_000
 
 
-def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
+def new_trainer(
+    config: TrainingConfig,
+    device: torch.device | str = "cpu",
+    positional_encoding: str = "rotary",
+) -> Trainer:
     """The grammar task with the small model of the main job, words on both sides."""
     pairs = grammar_sentences(config.seed, num_train=SENTENCES)["train"]
     src_tokenizer = WordTokenizer.train(pair.src for pair in pairs)
@@ -42,7 +46,7 @@ def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> T
         d_ff=512,
         dropout=0.0,
         norm_first=True,
-        positional_encoding="rotary",
+        positional_encoding=positional_encoding,
         max_len=128,
     )
     model = Transformer(model_config, torch.Generator().manual_seed(config.seed)).to(device)

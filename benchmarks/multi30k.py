@@ -29,9 +29,25 @@ VOCAB_SIZE = 4_261  # 5 special tokens, 256 bytes, 4,000 merges
 STEPS = 3_500  # of 32 pairs: about 1,000 CPU-seconds of one thread
 ALPHA = 1.0  # of beam search: on val, better than the paper's 0.6
 TEST = "test_2016_flickr"
+BLEU = sacrebleu.BLEU(tokenize="none", force=True)  # tokenised texts are meant
 
 
-def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
+def settings(seed: int, steps: int = STEPS) -> TrainingConfig:
+    """How the model is trained."""
+    return TrainingConfig(
+        steps=steps,
+        batch_size=32,
+        warmup_steps=min(200, steps - 1),
+        peak_learning_rate=3e-3,
+        seed=seed,
+    )
+
+
+def new_trainer(
+    config: TrainingConfig,
+    device: torch.device | str = "cpu",
+    positional_encoding: str = "rotary",
+) -> Trainer:
     """The task with a small model; both languages share a vocabulary and its embedding."""
     pairs = multi30k("de", "en")["train"]
     tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), VOCAB_SIZE)
@@ -44,12 +60,25 @@ def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> T
         num_decoder_layers=3,
         d_ff=512,
         norm_first=True,
-        positional_encoding="rotary",
+        positional_encoding=positional_encoding,
         share_embeddings=True,
         max_len=256,
     )
     model = Transformer(model_config, torch.Generator().manual_seed(config.seed)).to(device)
     return Trainer(model, pairs, tokenizer, tokenizer, config)
+
+
+def bleu_score(model: Transformer, trainer: Trainer, num_beams: int) -> float:
+    """BLEU of a model's translations, with the trainer's tokenizers."""
+    pairs = multi30k("de", "en")[TEST]
+    translations = translate(
+        model,
+        [pair.src for pair in pairs],
+        *trainer.tokenizers.values(),
+        num_beams=num_beams,
+        alpha=ALPHA,
+    )
+    return BLEU.corpus_score(translations, [[pair.tgt for pair in pairs]]).score
 
 
 def main() -> None:
@@ -61,14 +90,7 @@ def main() -> None:
     args = parser.parse_args()
     print(f"device {args.device}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     start, cpu_start = time.perf_counter(), time.process_time()
-    config = TrainingConfig(
-        steps=args.steps,
-        batch_size=32,
-        warmup_steps=min(200, args.steps - 1),
-        peak_learning_rate=3e-3,
-        seed=args.seed,
-    )
-    trainer = new_trainer(config, args.device)
+    trainer = new_trainer(settings(args.seed, args.steps), args.device)
     trainer.fit(progress=sys.stderr.isatty())
     minutes, cpu_seconds = (time.perf_counter() - start) / 60, time.process_time() - cpu_start
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -76,22 +98,12 @@ def main() -> None:
         f"{parameters:,} parameters, {trainer.step} steps, "
         f"{minutes:.1f} minutes, {cpu_seconds:.0f} CPU-seconds"
     )
-    pairs = multi30k("de", "en")[TEST]
-    references = [[pair.tgt for pair in pairs]]
-    bleu = sacrebleu.BLEU(tokenize="none", force=True)  # tokenised texts are meant
     for num_beams in (1, 4):
         start = time.perf_counter()
-        translations = translate(
-            trainer.model,
-            [pair.src for pair in pairs],
-            *trainer.tokenizers.values(),
-            num_beams=num_beams,
-            alpha=ALPHA,
-        )
-        score = bleu.corpus_score(translations, references).score
+        score = bleu_score(trainer.model, trainer, num_beams)
         seconds = time.perf_counter() - start
         print(f"BLEU {score:.1f} on {TEST}, {num_beams} beams, {seconds:.0f} s", flush=True)
-    print(f"sacrebleu {bleu.get_signature()}")
+    print(f"sacrebleu {BLEU.get_signature()}")
 
 
 if __name__ == "__main__":

@@ -4,32 +4,56 @@ Every function returns one model of the given sizes with random weights: embeddi
 on embedded tokens and sub-layers alone, pre-norm where the library offers it.
 """
 
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sentencepiece
+import tiktoken
+import tiktoken_ext.openai_public
+import tokenizers
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 from x_transformers import Decoder, Encoder, TransformerWrapper
 
-from minitransformer import SinusoidalPositionalEncoding, TokenEmbedding
+from minitransformer import (
+    BPETokenizer,
+    SinusoidalPositionalEncoding,
+    TokenEmbedding,
+    Transformer,
+)
+from minitransformer.byte_pair_encoding import BYTE_OF
 
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 
 
 class TorchTransformer(nn.Module):
-    """`nn.Transformer` between an embedding and the same matrix as output projection."""
+    """`nn.Transformer` between embeddings and a tied output projection; begins as `twin` begins.
 
-    def __init__(self, vocab_size: int, d_model: int, num_layers: int, dropout: float) -> None:
+    It computes on padding, as it comes. Dropout is on embedded tokens and sub-layers alone.
+    """
+
+    def __init__(self, twin: Transformer) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(vocab_size, d_model)
-        self.positions = SinusoidalPositionalEncoding(d_model)
-        self.dropout = nn.Dropout(dropout)
+        config = self.config = twin.config
+        self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
+        self.tgt_embedding = (
+            self.src_embedding
+            if config.share_embeddings
+            else TokenEmbedding(config.tgt_vocab_size, config.d_model)
+        )
+        self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        self.dropout = nn.Dropout(config.dropout)
         self.transformer = nn.Transformer(
-            d_model,
-            d_model // 64,
-            num_layers,
-            num_layers,
-            4 * d_model,
-            dropout,
+            config.d_model,
+            config.num_heads,
+            config.num_encoder_layers,
+            config.num_decoder_layers,
+            config.d_ff,
+            config.dropout,
             batch_first=True,
             norm_first=True,
         )
@@ -38,23 +62,68 @@ class TorchTransformer(nn.Module):
                 module.dropout = 0.0
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout.p = 0.0
+        with torch.no_grad():
+            for own, weight in self.pairs(twin):
+                own.copy_(weight)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.positions(self.embedding(ids)))
+    def pairs(self, twin: Transformer) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each weight with the weight of `twin` that does the same."""
+        yield self.src_embedding.weight, twin.src_embedding.weight
+        yield self.tgt_embedding.weight, twin.tgt_embedding.weight
+        for name in ("encoder", "decoder"):
+            stack, other_stack = getattr(self.transformer, name), getattr(twin, name)
+            norms = [(stack.norm, other_stack.norm)]
+            for layer, other in zip(stack.layers, other_stack.layers, strict=True):
+                norms += [
+                    (layer.norm1, other.residual_1.norm),
+                    (layer.norm2, other.residual_2.norm),
+                ]
+                attentions = [(layer.self_attn, other.self_attention)]
+                if name == "decoder":
+                    norms += [(layer.norm3, other.residual_3.norm)]
+                    attentions += [(layer.multihead_attn, other.cross_attention)]
+                linears = [
+                    (layer.linear1, other.feed_forward.w_1),
+                    (layer.linear2, other.feed_forward.w_2),
+                ]
+                for own, theirs in attentions:
+                    projections = (theirs.w_q, theirs.w_k, theirs.w_v)
+                    yield from zip(
+                        own.in_proj_weight.chunk(3), (w.weight for w in projections), strict=True
+                    )
+                    yield from zip(
+                        own.in_proj_bias.chunk(3), (w.bias for w in projections), strict=True
+                    )
+                    linears.append((own.out_proj, theirs.w_o))
+                for linear, twin_linear in linears:
+                    yield linear.weight, twin_linear.weight
+                    yield linear.bias, twin_linear.bias
+            for norm, twin_norm in norms:
+                yield norm.weight, twin_norm.gain
+                yield norm.bias, twin_norm.bias
 
-    def loss(self, src: Tensor, tgt_input: Tensor, tgt_output: Tensor) -> Tensor:
+    def embed(self, embedding: TokenEmbedding, ids: Tensor) -> Tensor:
+        return self.dropout(self.positions(embedding(ids)))
+
+    def loss(
+        self, src: Tensor, tgt_input: Tensor, tgt_output: Tensor, *, smoothing: float
+    ) -> Tensor:
         length, hidden = tgt_input.size(1), src == PAD_ID
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)  # True = hidden
+        future = torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1)
         decoded = self.transformer(
-            self.embed(src),
-            self.embed(tgt_input),
-            tgt_mask=future,
+            self.embed(self.src_embedding, src),
+            self.embed(self.tgt_embedding, tgt_input),
+            tgt_mask=future,  # True = hidden
             src_key_padding_mask=hidden,
             memory_key_padding_mask=hidden,
             tgt_is_causal=True,
         )
-        logits = decoded @ self.embedding.weight.T
-        return F.cross_entropy(logits.flatten(0, 1), tgt_output.flatten(), ignore_index=PAD_ID)
+        return F.cross_entropy(
+            (decoded @ self.tgt_embedding.weight.T).flatten(0, 1),
+            tgt_output.flatten(),
+            ignore_index=PAD_ID,
+            label_smoothing=smoothing,
+        )
 
 
 def marian(
@@ -178,3 +247,47 @@ def write(
         num_beams=num_beams,
         do_sample=False,
     )
+
+
+def train_sentencepiece(texts: list[str], vocab_size: int) -> bytes:
+    """A byte-pair model of sentencepiece, which wants lines; what its file would hold."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for text in texts for line in text.splitlines() if line),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=vocab_size,
+        byte_fallback=True,
+        character_coverage=0.9995,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def tokenizers_from(state: dict[str, Any]) -> Callable[[list[str]], list[list[int]]]:
+    """Encode with the library `tokenizers` as the file of our BPETokenizer says; no cache yet."""
+    text = json.dumps(state)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        tokenizer = tokenizers.Tokenizer.from_str(text)
+        return [found.ids for found in tokenizer.encode_batch_fast(texts)]
+
+    return encode
+
+
+def tiktoken_from(trained: BPETokenizer) -> Callable[[list[str]], list[list[int]]]:
+    """Encode with tiktoken, with the tokens of our BPETokenizer and the pattern of GPT-2."""
+    specials = len(trained.special_tokens)
+    ranks = {
+        bytes(BYTE_OF[ord(letter)] for letter in token): rank
+        for token, rank in trained.ids.items()
+        if rank >= specials
+    }
+    encoding = tiktoken.Encoding(
+        "ours",
+        pat_str=tiktoken_ext.openai_public.r50k_pat_str,
+        mergeable_ranks=ranks,
+        special_tokens={},
+    )
+    return lambda texts: [encoding.encode_ordinary(text) for text in texts]

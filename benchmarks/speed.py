@@ -4,20 +4,29 @@ pip install -r benchmarks/requirements.txt
 python benchmarks/speed.py                          every row, about half an hour on two cores
 python benchmarks/speed.py training generation      only these groups of rows
 python benchmarks/speed.py --threads 1 --rounds 3
+python benchmarks/speed.py --device cuda            the same rows on a GPU, and a larger model
 
 In each row all do the same work: the same sizes, the same batch, tied embeddings, the same
-dropout, fused AdamW. They take turns, and the table gives medians as ratios: 1.4 means that the
-other takes 1.4 times as long as ours. "limit" is our share of what the machine can do, measured
-in the same run: its large matrix product for training, reading every weight once a token for
-generation.
+dropout, fused AdamW. They take turns. The table gives ratios, the median of the rounds: 1.4 means
+that the other takes 1.4 times as long as ours. "limit" is our share of what the machine can do,
+measured in the same rounds: its large matrix product for training, reading every weight once a
+token for generation. The rows of Multi30k read the data as multi30k.py does.
 """
 
 import argparse
+import multiprocessing
+import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+os.environ["RAYON_NUM_THREADS"] = "1"  # of `tokenizers`; read when it starts its threads
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import byte_pair_encoding
 import peers
 import torch
 import torch.nn.functional as F
@@ -25,10 +34,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from minitransformer import (
+    BPETokenizer,
     DecoderOnlyTransformer,
     Transformer,
     TransformerConfig,
+    collate,
+    encode_pairs,
+    epoch_batches,
     generate,
+    multi30k,
     scaled_dot_product_attention,
 )
 
@@ -45,44 +59,54 @@ class Row:
     limit: Callable[[], float] | None = None
     """Seconds that the work would take if nothing but its limit mattered."""
     times: dict[str, list[float]] = field(default_factory=dict)
+    limits: list[float] = field(default_factory=list)
 
     def measure(self, rounds: int) -> None:
-        """Let all take turns; the first round does not count."""
+        """Let all take turns, and the limit too; the first round does not count."""
         for turn in range(rounds + 1):
             for name, call in self.calls.items():
-                start = time.perf_counter()
-                call()
+                seconds = timed(call)
                 if turn > 0:
-                    self.times.setdefault(name, []).append(time.perf_counter() - start)
+                    self.times.setdefault(name, []).append(seconds)
+            if turn > 0 and self.limit:
+                self.limits.append(self.limit())
 
     def __str__(self) -> str:
-        medians = {name: statistics.median(times) for name, times in self.times.items()}
-        ours = medians.pop(OURS)
-        share = f"{self.limit() / ours:5.0%}" if self.limit else "    –"
-        others = ", ".join(f"{name} {seconds / ours:.2f}" for name, seconds in medians.items())
-        return f"{self.name:<44} limit {share}   {others}"
+        def against_ours(times: list[float]) -> float:
+            pairs = zip(times, self.times[OURS], strict=True)
+            return statistics.median(other / ours for other, ours in pairs)
+
+        share = f"{against_ours(self.limits):5.0%}" if self.limit else "    –"
+        others = [name for name in self.times if name != OURS]
+        ratios = ", ".join(f"{name} {against_ours(self.times[name]):.2f}" for name in others)
+        return f"{self.name:<50} limit {share}   {ratios}"
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    call()
+    if on_gpu():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def on_gpu() -> bool:
+    """Whether tensors are made on a GPU."""
+    return torch.get_default_device().type == "cuda"
 
 
 def matrix_peak(dtype: torch.dtype) -> float:
     """Floating-point operations per second of a large matrix product."""
-    a, b = torch.randn(1024, 1024).to(dtype), torch.randn(1024, 1024).to(dtype)
-    seconds = []
-    for _ in range(10):
-        start = time.perf_counter()
-        a @ b
-        seconds.append(time.perf_counter() - start)
-    return 2 * 1024**3 / statistics.median(seconds)
+    size = 8192 if on_gpu() else 1024
+    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    return 2 * size**3 / statistics.median(timed(lambda: a @ b) for _ in range(10))
 
 
 def bandwidth() -> float:
     """Bytes per second of reading memory that no cache holds."""
-    numbers = torch.ones(64 * 2**20)
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        numbers.sum()
-        seconds.append(time.perf_counter() - start)
-    return 4 * numbers.numel() / statistics.median(seconds)
+    numbers = torch.ones(2**26)
+    return 4 * numbers.numel() / statistics.median(timed(numbers.sum) for _ in range(5))
 
 
 def ragged(rows: int, length: int) -> Tensor:
@@ -92,15 +116,16 @@ def ragged(rows: int, length: int) -> Tensor:
 
 
 def training_step(
-    model: nn.Module, loss: Callable[[], Tensor], precision: str
-) -> Callable[[], object]:
+    model: nn.Module, loss: Callable[..., Tensor], precision: str
+) -> Callable[..., object]:
     """Forward, backward and a step of fused AdamW."""
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
+    device = torch.get_default_device().type
 
-    def step() -> None:
+    def step(*batch: Tensor) -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            value = loss()
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            value = loss(*batch)
         value.backward()
         optimizer.step()
 
@@ -115,12 +140,14 @@ def training_limit(step: Callable[[], object], precision: str) -> Callable[[], f
     return lambda: counter.get_total_flops() / matrix_peak(dtype)
 
 
-def translator(d_model: int, num_layers: int, **changes: object) -> Transformer:
+def translator(
+    d_model: int, num_layers: int, vocab_size: int = VOCAB_SIZE, **changes: object
+) -> Transformer:
     """Our model of the sizes that all share."""
     options = {"norm_first": True, "share_embeddings": True} | changes
     config = TransformerConfig(
-        VOCAB_SIZE,
-        VOCAB_SIZE,
+        vocab_size,
+        vocab_size,
         d_model,
         d_model // 64,
         num_layers,
@@ -131,6 +158,34 @@ def translator(d_model: int, num_layers: int, **changes: object) -> Transformer:
     return Transformer(config)
 
 
+def translation_row(
+    name: str, batches: list[tuple[Tensor, Tensor, Tensor]], precision: str, ours: Transformer
+) -> Row:
+    """A training step of an encoder-decoder on each of the batches."""
+    vocab_size, d_model = ours.config.tgt_vocab_size, ours.config.d_model
+    sizes = (vocab_size, d_model, ours.config.num_decoder_layers, 0.1)
+    torchs, xs = peers.TorchTransformer(ours), peers.XTranslator(*sizes)
+    losses: dict[str, tuple[nn.Module, Callable[..., Tensor]]] = {
+        OURS: (ours, partial(ours.loss, smoothing=0.0)),
+        "torch.nn": (torchs, partial(torchs.loss, smoothing=0.0)),
+        "x-transformers": (xs, xs.loss),
+    }
+    for attention in ("eager", "sdpa"):
+        marian = peers.marian(*sizes, attention)
+        losses[f"Marian {attention}"] = marian, partial(peers.marian_loss, marian)
+    calls = {
+        name: partial(for_each, training_step(*parts, precision), batches)
+        for name, parts in losses.items()
+    }
+    return Row(name, calls, training_limit(calls[OURS], precision))
+
+
+def for_each(step: Callable[..., object], batches: list[tuple[Tensor, ...]]) -> None:
+    """Call a step with each batch."""
+    for batch in batches:
+        step(*batch)
+
+
 def training_rows() -> Iterator[Row]:
     """Training steps of an encoder-decoder and of a decoder-only model."""
     for d_model, num_layers, rows, length in ((256, 3, 32, 32), (512, 6, 16, 64)):
@@ -138,23 +193,8 @@ def training_rows() -> Iterator[Row]:
         tgt_output = tgt[:, 1:]
         batch = (src, tgt[:, :-1] * (tgt_output != 0), tgt_output)
         for precision in ("fp32", "bf16"):
-            ours = translator(d_model, num_layers)
-            torchs = peers.TorchTransformer(VOCAB_SIZE, d_model, num_layers, 0.1)
-            xs = peers.XTranslator(VOCAB_SIZE, d_model, num_layers, 0.1)
-            losses: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
-                OURS: (ours, lambda m=ours, b=batch: m.loss(*b, smoothing=0.0)),
-                "torch.nn": (torchs, lambda m=torchs, b=batch: m.loss(*b)),
-                "x-transformers": (xs, lambda m=xs, b=batch: m.loss(*b)),
-            }
-            for attention in ("eager", "sdpa"):
-                marian = peers.marian(VOCAB_SIZE, d_model, num_layers, 0.1, attention)
-                losses[f"Marian {attention}"] = (
-                    marian,
-                    lambda m=marian, b=batch: peers.marian_loss(m, *b),
-                )
-            steps = {name: training_step(*parts, precision) for name, parts in losses.items()}
             name = f"step, d {d_model}, {num_layers}+{num_layers}, {rows} x {length}, {precision}"
-            yield Row(name, steps, training_limit(steps[OURS], precision))
+            yield translation_row(name, [batch], precision, translator(d_model, num_layers))
     sizes = {"d_model": 384, "num_layers": 6, "num_heads": 6}
     ids = torch.randint(5, VOCAB_SIZE, (8, 257))
     for precision in ("fp32", "bf16"):
@@ -224,25 +264,116 @@ def generation_rows() -> Iterator[Row]:
     yield Row("decoder only, d 384, 6 layers, batch 1", calls, lambda: read / bandwidth())
 
 
+def causal_attention(backend: str, length: int = 8192) -> Callable[[], Tensor]:
+    """Causal attention over many positions."""
+    query, key, value = (torch.randn(1, 1, length, 64) for _ in range(3))
+    return lambda: scaled_dot_product_attention(query, key, value, "causal", backend=backend)
+
+
+def peak_memory(backend: str) -> int:
+    """Kilobytes that a call of `causal_attention` adds to what the process had."""
+    call, small = causal_attention(backend), causal_attention(backend, 64)
+    small()  # what the first call takes, whatever its size
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
 def attention_rows() -> Iterator[Row]:
     """Causal attention over 8,192 positions against the formula as it stands."""
-    query, key, value = (torch.randn(1, 1, 8192, 64) for _ in range(3))
-    mask = torch.ones(8192, 8192, dtype=torch.bool).tril()
-    calls = {
-        backend: lambda backend=backend: scaled_dot_product_attention(
-            query, key, value, mask, backend=backend
-        )
-        for backend in ("sdpa", "reference")
-    }
     yield Row(
-        "attention, causal, length 8,192", {OURS: calls["sdpa"], "formula": calls["reference"]}
+        "attention, causal, length 8,192",
+        {OURS: causal_attention("sdpa"), "formula": causal_attention("reference")},
     )
+    if not on_gpu():
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            ours, formula = pool.map(peak_memory, ("sdpa", "reference"), chunksize=1)
+        print(f"memory of the same: ours {ours / 1024:.1f} MB, formula {formula / 1024:.0f} MB")
+
+
+def multi30k_rows() -> Iterator[Row]:
+    """Eight steps on Multi30k as it is: batches of similar lengths, 128 pairs each."""
+    pairs = multi30k("de", "en")["train"]
+    tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), 4_261)
+    examples = encode_pairs(pairs, tokenizer, tokenizer)
+    batches = [
+        tuple(ids.to(torch.get_default_device()) for ids in collate(batch))
+        for batch in epoch_batches(examples, 128, seed=0, epoch=0)[:8]
+    ]
+    ours = translator(256, 3, tokenizer.vocab_size)
+    yield translation_row("Multi30k, d 256, 3+3, 128 pairs, fp32", batches, "fp32", ours)
+
+
+def tokenization_rows() -> Iterator[Row]:
+    """Byte-pair encoding of 12.6 MB of Python sources, on one thread; every cache is cold."""
+    texts = byte_pair_encoding.corpus(12.6e6)
+    calls = {
+        OURS: lambda: BPETokenizer.train(texts, VOCAB_SIZE),
+        "tokenizers": lambda: byte_pair_encoding.train_theirs(texts, VOCAB_SIZE),
+        "sentencepiece": lambda: peers.train_sentencepiece(texts, VOCAB_SIZE),
+    }
+    yield Row("BPE training, 12.6 MB, 8,192 tokens", calls)
+    trained = BPETokenizer.train(texts, VOCAB_SIZE)
+    state = trained.to_dict()
+
+    def encode_ours() -> list[list[int]]:
+        tokenizer = BPETokenizer.from_dict(state)
+        return [tokenizer.encode(text) for text in texts]
+
+    theirs = peers.tokenizers_from(state)
+    tiktokens = peers.tiktoken_from(trained)
+    assert encode_ours() == theirs(texts) == tiktokens(texts), "the ids differ"
+    yield Row(
+        "BPE encoding, 12.6 MB",
+        {
+            OURS: encode_ours,
+            "tokenizers": lambda: theirs(texts),
+            "tiktoken": lambda: tiktokens(texts),
+        },
+    )
+
+
+GPT2_SMALL = {"d_model": 768, "num_layers": 12, "num_heads": 12}
+
+
+def gpu_rows() -> Iterator[Row]:
+    """A step of a decoder-only model of 124 M parameters; "limit" is its FLOPs utilisation."""
+    vocab_size, context = 50_304, 1024
+    ids = torch.randint(5, vocab_size, (8, context + 1))
+    config = TransformerConfig.decoder_only(
+        vocab_size,
+        **GPT2_SMALL,
+        d_ff=4 * 768,
+        dropout=0.0,
+        norm_first=True,
+        activation="gelu_tanh",
+        positional_encoding="learned",
+    )
+    for compiled in (False, True):
+        ours = DecoderOnlyTransformer(config)
+        gpt2 = peers.gpt2(vocab_size, **GPT2_SMALL, context=context)
+        if compiled:
+            ours.decoder.compile()
+            gpt2.compile()
+        steps = {
+            OURS: training_step(
+                ours, lambda m=ours: m.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0), "bf16"
+            ),
+            "GPT2 sdpa": training_step(
+                gpt2, lambda m=gpt2: language_loss(m(ids[:, :-1]).logits, ids), "bf16"
+            ),
+        }
+        how = "compiled" if compiled else "eager"
+        yield Row(f"step, 124 M, 8 x 1024, bf16, {how}", steps, training_limit(steps[OURS], "bf16"))
 
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
     "training": training_rows,
+    "multi30k": multi30k_rows,
     "generation": generation_rows,
     "attention": attention_rows,
+    "tokenization": tokenization_rows,
+    "gpu": gpu_rows,
 }
 
 
@@ -252,10 +383,15 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="all when left out")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(f"torch {torch.__version__}, {args.threads} threads, medians of {args.rounds} rounds")
-    for group in args.groups or GROUPS:
+    torch.set_default_device(args.device)
+    print(
+        f"torch {torch.__version__}, {args.device}, {args.threads} threads, "
+        f"medians of {args.rounds} rounds"
+    )
+    for group in args.groups or [name for name in GROUPS if name != "gpu" or on_gpu()]:
         torch.manual_seed(0)
         for row in GROUPS[group]():
             row.measure(args.rounds)

@@ -114,10 +114,8 @@ class DecoderOnlyTransformer(TokenModel):
         """
         check_targets(ids, targets, self.config.pad_id)
         pad_id = self.config.pad_id
-        x, needed = self.embed(self.embedding, ids), up_to_last(targets != pad_id)
-        mask: Mask | PackedMask = "causal"
-        if not bool(needed.all()):
-            rows = Packing(needed)
-            x, targets, mask = rows.pack(x), rows.pack(targets), PackedMask("causal", rows, rows)
-        x, weight = self.decoder(x, mask), self.output_projection.weight
+        rows = Packing(up_to_last(targets != pad_id))
+        x = rows.pack(self.embed(self.embedding, ids))
+        x = self.decoder(x, PackedMask("causal", rows, rows))
+        weight, targets = self.output_projection.weight, rows.pack(targets)
         return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)

@@ -18,7 +18,8 @@ class Packing:
 
     All of a Transformer but attention treats each position on its own. So the n real positions
     of a batch can pass through it as one (n, d) matrix. Only attention needs to know
-    which of them belong together: it puts them back in rows.
+    which of them belong together: it puts them back in rows. To move them costs time too: where
+    nine in ten are real, padding stays where it is, and n counts it.
 
     Args:
         real: boolean, (b, length); True = a real token.
@@ -35,16 +36,19 @@ class Packing:
 
     def __init__(self, real: Tensor) -> None:
         self.shape = real.shape
-        self.index = real.flatten().nonzero()[:, 0]
+        almost_all = 10 * int(real.sum()) >= 9 * real.numel()
+        self.index = None if almost_all else real.flatten().nonzero()[:, 0]
 
     def pack(self, x: Tensor) -> Tensor:
         """(b, length, ...) → (n, ...), row after row."""
-        return x.flatten(0, 1).index_select(0, self.index)
+        x = x.flatten(0, 1)
+        return x if self.index is None else x.index_select(0, self.index)
 
     def unpack(self, x: Tensor) -> Tensor:
         """(n, ...) → (b, length, ...), zeros where there is padding."""
-        zeros = x.new_zeros(self.shape.numel(), *x.shape[1:])
-        return zeros.index_copy(0, self.index, x).unflatten(0, self.shape)
+        if self.index is not None:
+            x = x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.index, x)
+        return x.unflatten(0, self.shape)
 
 
 class PackedMask(NamedTuple):

@@ -20,6 +20,7 @@ GAPS = {
     "padding at the end": TARGETS,
     "a target left out": TARGETS.masked_fill(TARGETS == 6, 0),
     "a row without targets": TARGETS * torch.tensor([[0], [1]]),
+    "almost no padding": torch.tensor([[30, 6, 19, 12, 2], [7, 25, 4, 2, 0]]),
 }
 each_gap = pytest.mark.parametrize("targets", GAPS.values(), ids=GAPS.keys())
 
@@ -36,6 +37,15 @@ def test_packing_passes_gradients_of_real_tokens_on():
     weighting = randn(2, 3, 5, seed=1)
     (packing.unpack(packing.pack(x)) * weighting).sum().backward()
     assert_same(x.grad, weighting * REAL[..., None], 0)
+
+
+@pytest.mark.parametrize(("num_padding", "num_kept"), [(0, 20), (2, 20), (3, 17)])
+def test_little_padding_stays_where_it_is(num_padding, num_kept):
+    real = torch.arange(20).view(2, 10) < 20 - num_padding
+    x, packing = randn(2, 10, 3), Packing(real)
+    assert packing.pack(x).shape == (num_kept, 3)
+    expected = x if num_kept == 20 else x * real[..., None]
+    assert_same(packing.unpack(packing.pack(x)), expected, 0)
 
 
 @each_model
