@@ -33,10 +33,15 @@ PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 class TorchTransformer(nn.Module):
     """`nn.Transformer` between embeddings and a tied output projection; begins as `twin` begins.
 
-    It computes on padding, as it comes. Dropout is on embedded tokens and sub-layers alone.
+    It computes on padding, as it comes.
+
+    Args:
+        twin: the model that it is a twin of.
+        dropout_inside: whether it also drops attention weights and inner features, as it comes,
+            and not only on embedded tokens and sub-layers' outputs, as ours does.
     """
 
-    def __init__(self, twin: Transformer) -> None:
+    def __init__(self, twin: Transformer, *, dropout_inside: bool = False) -> None:
         super().__init__()
         config = self.config = twin.config
         self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
@@ -57,7 +62,7 @@ class TorchTransformer(nn.Module):
             batch_first=True,
             norm_first=True,
         )
-        for module in self.transformer.modules():  # leave dropout on sub-layers' outputs alone
+        for module in [] if dropout_inside else self.transformer.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):

@@ -16,12 +16,12 @@ token for generation. The rows of Multi30k read the data as multi30k.py does.
 import argparse
 import multiprocessing
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # of `tokenizers`; read when it starts its threads
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -270,13 +270,19 @@ def causal_attention(backend: str, length: int = 8192) -> Callable[[], Tensor]:
     return lambda: scaled_dot_product_attention(query, key, value, "causal", backend=backend)
 
 
+def highest_memory() -> int:
+    """Kilobytes that the process has had at most (Linux)."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+
+
 def peak_memory(backend: str) -> int:
     """Kilobytes that a call of `causal_attention` adds to what the process had."""
-    call, small = causal_attention(backend), causal_attention(backend, 64)
-    small()  # what the first call takes, whatever its size
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call = causal_attention(backend)
+    causal_attention(backend, 64)()  # what the first call takes, whatever its size
+    before = highest_memory()
     call()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return highest_memory() - before
 
 
 def attention_rows() -> Iterator[Row]:
@@ -285,10 +291,13 @@ def attention_rows() -> Iterator[Row]:
         "attention, causal, length 8,192",
         {OURS: causal_attention("sdpa"), "formula": causal_attention("reference")},
     )
-    if not on_gpu():
+    if Path("/proc/self/status").exists() and not on_gpu():
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             ours, formula = pool.map(peak_memory, ("sdpa", "reference"), chunksize=1)
-        print(f"memory of the same: ours {ours / 1024:.1f} MB, formula {formula / 1024:.0f} MB")
+        print(
+            f"memory of the same: ours {ours / 1024:.1f} MB, formula {formula / 1024:.0f} MB",
+            flush=True,
+        )
 
 
 def multi30k_rows() -> Iterator[Row]:
