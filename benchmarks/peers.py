@@ -202,10 +202,7 @@ def x_decoder(
 
 
 class XTranslator(nn.Module):
-    """x-transformers' encoder and decoder, with one embedding for all.
-
-    It has no dropout on sub-layers' outputs; its feed-forward networks drop inside instead.
-    """
+    """x-transformers' encoder and decoder, with one embedding for all."""
 
     def __init__(self, vocab_size: int, d_model: int, num_layers: int, dropout: float) -> None:
         super().__init__()
@@ -215,7 +212,8 @@ class XTranslator(nn.Module):
             "heads": d_model // 64,
             "attn_flash": True,
             "layer_dropout": 0.0,
-            "ff_dropout": dropout,
+            "attn_sublayer_dropout": dropout,
+            "ff_sublayer_dropout": dropout,
         }
         self.encoder = TransformerWrapper(
             num_tokens=vocab_size,
@@ -289,10 +287,12 @@ def tiktoken_from(trained: BPETokenizer) -> Callable[[list[str]], list[list[int]
         for token, rank in trained.ids.items()
         if rank >= specials
     }
-    encoding = tiktoken.Encoding(
-        "ours",
-        pat_str=tiktoken_ext.openai_public.r50k_pat_str,
-        mergeable_ranks=ranks,
-        special_tokens={},
-    )
-    return lambda texts: [encoding.encode_ordinary(text) for text in texts]
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        pattern = tiktoken_ext.openai_public.r50k_pat_str
+        encoding = tiktoken.Encoding(
+            "ours", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
+        )
+        return [encoding.encode_ordinary(text) for text in texts]
+
+    return encode
