@@ -49,7 +49,7 @@ class SinglePositionLayer:
     """What an `EncoderLayer` or a `DecoderLayer` with a cache does to one position of each row.
 
     Args:
-        layer: the layer whose weights are copied; later changes to them are not seen.
+        layer: the layer whose weights are used; they must not change until the text is written.
     """
 
     def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:

@@ -248,6 +248,25 @@ def test_padding_mask_needs_a_batch():
         padding_mask(torch.tensor([1, 2, 3]))
 
 
+@each_backend
+@pytest.mark.parametrize("num_queries", [1, 3, 5])
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+def test_the_word_causal_is_the_causal_mask_with_gradients(backend, num_queries, biased):
+    query, key = randn(2, 3, num_queries, 4, grad=True), randn(2, 3, 5, 4, seed=1, grad=True)
+    value, bias = randn(2, 3, 5, 6, seed=2, grad=True), randn(num_queries, 5, seed=3)
+    options = {"bias": bias if biased else None, "backend": backend}
+    mask = causal_mask(num_queries, 5)
+    word = scaled_dot_product_attention(query, key, value, "causal", **options)
+    matrix = scaled_dot_product_attention(query, key, value, mask, **options)
+    assert_same(word, matrix)
+    for ours, theirs in zip(
+        torch.autograd.grad(word.square().sum(), (query, key, value)),
+        torch.autograd.grad(matrix.square().sum(), (query, key, value)),
+        strict=True,
+    ):
+        assert_same(ours, theirs)
+
+
 # --- bad input
 
 
@@ -287,6 +306,18 @@ def test_unknown_backend_is_refused():
         scaled_dot_product_attention(*inputs(), backend="flash")
 
 
+def test_more_queries_than_keys_are_not_causal():
+    with pytest.raises(ValueError, match="got 5 queries, 3 keys"):
+        scaled_dot_product_attention(randn(5, 4), randn(3, 4), randn(3, 4), "causal")
+
+
+@each_backend
+def test_a_mask_of_another_name_is_refused(backend):
+    x = randn(3, 4)
+    with pytest.raises(ValueError, match="'casual'"):
+        scaled_dot_product_attention(x, x, x, "casual", backend=backend)
+
+
 # --- one head
 
 
@@ -299,37 +330,3 @@ def test_self_attention_is_the_formula_on_three_projections(d_k, width):
     assert_same(weights, scores.softmax(-1))
     assert_same(output, scores.softmax(-1) @ value)
     assert output.shape == (B, Q, width)
-
-
-# --- recording
-
-
-@each_backend
-@pytest.mark.parametrize("num_queries", [1, 3, 5])
-@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
-def test_the_word_causal_is_the_causal_mask_with_gradients(backend, num_queries, biased):
-    query, key = randn(2, 3, num_queries, 4, grad=True), randn(2, 3, 5, 4, seed=1, grad=True)
-    value, bias = randn(2, 3, 5, 6, seed=2, grad=True), randn(num_queries, 5, seed=3)
-    options = {"bias": bias if biased else None, "backend": backend}
-    mask = causal_mask(num_queries, 5)
-    word = scaled_dot_product_attention(query, key, value, "causal", **options)
-    matrix = scaled_dot_product_attention(query, key, value, mask, **options)
-    assert_same(word, matrix)
-    for ours, theirs in zip(
-        torch.autograd.grad(word.square().sum(), (query, key, value)),
-        torch.autograd.grad(matrix.square().sum(), (query, key, value)),
-        strict=True,
-    ):
-        assert_same(ours, theirs)
-
-
-def test_more_queries_than_keys_are_not_causal():
-    with pytest.raises(ValueError, match="got 5 queries, 3 keys"):
-        scaled_dot_product_attention(randn(5, 4), randn(3, 4), randn(3, 4), "causal")
-
-
-@each_backend
-def test_a_mask_of_another_name_is_refused(backend):
-    x = randn(3, 4)
-    with pytest.raises(ValueError, match="'casual'"):
-        scaled_dot_product_attention(x, x, x, "casual", backend=backend)

@@ -99,6 +99,7 @@ def test_training_between_two_texts_is_seen():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_product_is_its_linear_maps_side_by_side(bias):
-    maps, x = [nn.Linear(5, width, bias=bias) for width in (3, 4, 2)], randn(7, 5)
+@pytest.mark.parametrize("rows", [1, 4, 5])  # from 5 on the weight is transposed
+def test_product_is_its_linear_maps_side_by_side(rows, bias):
+    maps, x = [nn.Linear(5, width, bias=bias) for width in (3, 4, 2)], randn(rows, 5)
     assert_same(Product(*maps)(x), torch.cat([linear(x) for linear in maps], dim=-1))
