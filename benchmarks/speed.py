@@ -116,6 +116,12 @@ def ragged(rows: int, length: int) -> Tensor:
     return torch.randint(5, VOCAB_SIZE, (rows, length)) * (torch.arange(length) < lengths)
 
 
+def ragged_batch(rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Source, target input and target output, as `Transformer.loss` takes them."""
+    src, tgt = ragged(rows, length), ragged(rows, length + 1)
+    return src, tgt[:, :-1] * (tgt[:, 1:] != 0), tgt[:, 1:]
+
+
 def training_step(
     model: nn.Module, loss: Callable[..., Tensor], precision: str
 ) -> Callable[..., object]:
@@ -190,40 +196,54 @@ def for_each(step: Callable[..., object], batches: list[tuple[Tensor, ...]]) -> 
 def training_rows() -> Iterator[Row]:
     """Training steps of an encoder-decoder and of a decoder-only model."""
     for d_model, num_layers, rows, length in ((256, 3, 32, 32), (512, 6, 16, 64)):
-        src, tgt = ragged(rows, length), ragged(rows, length + 1)
-        tgt_output = tgt[:, 1:]
-        batch = (src, tgt[:, :-1] * (tgt_output != 0), tgt_output)
+        batch = ragged_batch(rows, length)
         for precision in ("fp32", "bf16"):
             name = f"step, d {d_model}, {num_layers}+{num_layers}, {rows} x {length}, {precision}"
             yield translation_row(name, [batch], precision, translator(d_model, num_layers))
-    sizes = {"d_model": 384, "num_layers": 6, "num_heads": 6}
     ids = torch.randint(5, VOCAB_SIZE, (8, 257))
     for precision in ("fp32", "bf16"):
-        config = TransformerConfig.decoder_only(
-            VOCAB_SIZE,
-            **sizes,
-            d_ff=4 * 384,
-            dropout=0.0,
-            norm_first=True,
-            activation="gelu_tanh",
-            positional_encoding="learned",
-            max_len=256,
-        )
-        ours = DecoderOnlyTransformer(config)
-        gpt2 = peers.gpt2(VOCAB_SIZE, **sizes, context=256)
-        xs = peers.x_decoder(VOCAB_SIZE, **sizes, context=256)
-        losses = {
-            OURS: (ours, lambda m=ours: m.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0)),
-            "GPT2 sdpa": (gpt2, lambda m=gpt2: language_loss(m(ids[:, :-1]).logits, ids)),
-            "x-transformers": (xs, lambda m=xs: language_loss(m(ids[:, :-1]), ids)),
+        calls = {
+            name: training_step(model, partial(language_loss, model, ids), precision)
+            for name, model in decoder_only_models().items()
         }
-        steps = {name: training_step(*parts, precision) for name, parts in losses.items()}
         name = f"step, decoder only, d 384, 6 layers, 8 x 256, {precision}"
-        yield Row(name, steps, training_limit(steps[OURS], precision))
+        yield Row(name, calls, training_limit(calls[OURS], precision))
 
 
-def language_loss(logits: Tensor, ids: Tensor) -> Tensor:
-    """Cross-entropy of each next token."""
+def decoder_only_models(
+    vocab_size: int = VOCAB_SIZE,
+    d_model: int = 384,
+    num_layers: int = 6,
+    num_heads: int = 6,
+    context: int = 256,
+) -> dict[str, nn.Module]:
+    """A model with the layers of GPT-2, as each library has it, without dropout."""
+    config = TransformerConfig.decoder_only(
+        vocab_size,
+        d_model=d_model,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        d_ff=4 * d_model,
+        dropout=0.0,
+        norm_first=True,
+        activation="gelu_tanh",
+        positional_encoding="learned",
+        max_len=context,
+    )
+    sizes = vocab_size, d_model, num_layers, num_heads, context
+    return {
+        OURS: DecoderOnlyTransformer(config),
+        "GPT2 sdpa": peers.gpt2(*sizes),
+        "x-transformers": peers.x_decoder(*sizes),
+    }
+
+
+def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
+    """Cross-entropy of each next token, the way the model's library computes it."""
+    if isinstance(model, DecoderOnlyTransformer):
+        return model.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0)
+    output = model(ids[:, :-1])
+    logits = output if isinstance(output, Tensor) else output.logits
     return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
@@ -253,18 +273,8 @@ def generation_rows() -> Iterator[Row]:
                 )
                 read = 4 * (weights + ours.output_projection.weight.numel()) * 64
                 yield Row(name, calls, lambda read=read: read / bandwidth())
-    sizes = {"d_model": 384, "num_layers": 6, "num_heads": 6}
-    config = TransformerConfig.decoder_only(
-        VOCAB_SIZE,
-        **sizes,
-        d_ff=4 * 384,
-        norm_first=True,
-        activation="gelu_tanh",
-        positional_encoding="learned",
-        max_len=256,
-    )
-    ours = DecoderOnlyTransformer(config).eval()
-    gpt2 = peers.gpt2(VOCAB_SIZE, **sizes, context=256).eval()
+    models = {name: model.eval() for name, model in decoder_only_models().items()}
+    ours, gpt2 = models[OURS], models["GPT2 sdpa"]
     prompt = torch.tensor([[1]])
     calls = {
         OURS: lambda: generate(ours, prompt, max_new_tokens=255, min_new_tokens=255),
@@ -352,38 +362,19 @@ def tokenization_rows() -> Iterator[Row]:
     )
 
 
-GPT2_SMALL = {"d_model": 768, "num_layers": 12, "num_heads": 12}
-
-
 def gpu_rows() -> Iterator[Row]:
     """A step of a decoder-only model of 124 M parameters; "limit" is its FLOPs utilisation."""
-    vocab_size, context = 50_304, 1024
-    ids = torch.randint(5, vocab_size, (8, context + 1))
-    config = TransformerConfig.decoder_only(
-        vocab_size,
-        **GPT2_SMALL,
-        d_ff=4 * 768,
-        dropout=0.0,
-        norm_first=True,
-        activation="gelu_tanh",
-        positional_encoding="learned",
-    )
-    for compiled in (False, True):
-        ours = DecoderOnlyTransformer(config)
-        gpt2 = peers.gpt2(vocab_size, **GPT2_SMALL, context=context)
-        if compiled:
-            ours.decoder.compile()
-            gpt2.compile()
-        steps = {
-            OURS: training_step(
-                ours, lambda m=ours: m.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0), "bf16"
-            ),
-            "GPT2 sdpa": training_step(
-                gpt2, lambda m=gpt2: language_loss(m(ids[:, :-1]).logits, ids), "bf16"
-            ),
+    ids = torch.randint(5, 50_304, (8, 1025))
+    for how in ("eager", "compiled"):
+        models = decoder_only_models(50_304, 768, num_layers=12, num_heads=12, context=1024)
+        if how == "compiled":
+            models[OURS].decoder.compile()
+            models["GPT2 sdpa"].compile()
+        calls = {
+            name: training_step(models[name], partial(language_loss, models[name], ids), "bf16")
+            for name in (OURS, "GPT2 sdpa")
         }
-        how = "compiled" if compiled else "eager"
-        yield Row(f"step, 124 M, 8 x 1024, bf16, {how}", steps, training_limit(steps[OURS], "bf16"))
+        yield Row(f"step, 124 M, 8 x 1024, bf16, {how}", calls, training_limit(calls[OURS], "bf16"))
 
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {

@@ -126,6 +126,18 @@ def test_sdpa_equals_reference_with_gradients(mask, dtype, tolerance):
 
 
 @each_backend
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("num_keys", [64, 65])
+def test_bfloat16_is_near_on_both_sides_of_the_change_to_the_kernel(backend, mask, num_keys):
+    query, key, value = (randn(2, 3, n, 8, seed=n) for n in (9, num_keys, num_keys))
+    halves = (x.bfloat16() for x in (query, key, value))
+    output = scaled_dot_product_attention(*halves, mask, backend=backend)
+    exact = scaled_dot_product_attention(query, key, value, mask, backend="reference")
+    assert output.dtype == torch.bfloat16
+    assert_same(output.float(), exact, 3e-2)
+
+
+@each_backend
 @pytest.mark.parametrize("mask", [None, RANDOM], ids=["open", "masked"])
 @pytest.mark.parametrize("shape", [(B, 1), (1, H), (H,)], ids=str)
 def test_leading_axes_broadcast(backend, mask, shape):

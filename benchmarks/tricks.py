@@ -1,0 +1,232 @@
+"""What each trick for speed brings: the same work with and without it, in turn.
+
+pip install -r benchmarks/requirements.txt
+python benchmarks/tricks.py              about ten minutes on two cores
+python benchmarks/tricks.py --rounds 9
+
+1.2 means that the work takes 1.2 times as long without the trick, or with the idea that the
+package does not use. At the end stands what share of a step is matrix products, in a profile.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from speed import (
+    OURS,
+    VOCAB_SIZE,
+    Row,
+    decoder_only_models,
+    language_loss,
+    ragged_batch,
+    training_step,
+    translator,
+)
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from minitransformer import (
+    Dropout,
+    KVCache,
+    MultiHeadAttention,
+    Packing,
+    generate,
+    label_smoothing_loss,
+    scaled_dot_product_attention,
+)
+from minitransformer.encoder_decoder import self_attend
+from minitransformer.fast_decoding import Product
+from minitransformer.packing import PackedMask
+
+WITHOUT = "without"
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+
+
+def everything_is_real(packing: Packing, real: Tensor) -> None:
+    """A `Packing` that packs nothing."""
+    packing.shape, packing.index = real.shape, None
+
+
+def loss_of_all_logits(hidden: Tensor, weight: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """`linear_cross_entropy` with all logits in memory."""
+    return label_smoothing_loss(hidden @ weight.T, targets, **options)
+
+
+def one_projection(attention: MultiHeadAttention, x: Tensor, mask: object, cache: object) -> Tensor:
+    """`self_attend` with one product for queries, keys and values."""
+    if cache is not None or attention.rotary is not None or not isinstance(mask, PackedMask):
+        return self_attend(attention, x, mask, cache)
+    maps = (attention.w_q, attention.w_k, attention.w_v)
+    weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
+    heads = attention.split_heads(mask.queries.unpack(F.linear(x, weight, bias)))
+    queries, keys, values = heads.chunk(3, dim=-3)
+    heads = attention.attend_heads(queries, keys, values, mask.mask)
+    return attention.w_o(mask.queries.pack(heads.transpose(-3, -2).flatten(-2)))
+
+
+def as_it_lies(product: Product, x: Tensor) -> Tensor:
+    """A `Product` with the weight as (out, in) for any number of rows."""
+    return F.linear(x, product.weight, product.bias)
+
+
+def transposed(product: Product, x: Tensor) -> Tensor:
+    """A `Product` with the weight as (in, out) for any number of rows."""
+    if product.transposed is None:
+        product.transposed = product.weight.T.contiguous()
+    if product.bias is None:
+        return x @ product.transposed
+    return torch.addmm(product.bias, x, product.transposed)
+
+
+def selected_in_place(cache: KVCache, rows: Tensor) -> None:
+    """`KVCache.select` within one store: copied out, then copied back."""
+    n = rows.size(0)
+    for name in ("keys", "values"):
+        store = getattr(cache, name)
+        filled = store[rows, :, : cache.length]
+        store = store[:n] if n <= store.size(0) else store.new_empty(n, *store.shape[1:])
+        store[:, :, : cache.length] = filled
+        setattr(cache, name, store)
+
+
+def switched(
+    name: str, call: Callable[[], object], without: Callable[[], AbstractContextManager[object]]
+) -> Row:
+    """A row of one call, as it is and in a context in which something is different."""
+
+    def call_without() -> None:
+        with without():
+            call()
+
+    return Row(name, {OURS: call, WITHOUT: call_without})
+
+
+def training_rows() -> Iterator[Row]:
+    """What is done to training steps."""
+    package = "minitransformer"
+    for d_model, num_layers, rows, length in ((256, 3, 32, 32), (512, 6, 16, 64)):
+        batch = ragged_batch(rows, length)
+        model = translator(d_model, num_layers)
+        step = partial(training_step(model, partial(model.loss, smoothing=0.0), "fp32"), *batch)
+        where = f"step, d {d_model}, {rows} x {length}"
+        yield switched(
+            f"{where}: padding left in",
+            step,
+            lambda: patch.object(Packing, "__init__", everything_is_real),
+        )
+        yield switched(
+            f"{where}: all logits at once",
+            step,
+            lambda: patch(f"{package}.transformer.linear_cross_entropy", loss_of_all_logits),
+        )
+        yield switched(
+            f"{where}: PyTorch's dropout",
+            step,
+            lambda: patch.object(Dropout, "forward", nn.Dropout.forward),
+        )
+        yield switched(
+            f"{where}: one projection for q, k, v",
+            step,
+            lambda: patch(f"{package}.encoder_decoder.self_attend", one_projection),
+        )
+        if d_model == 256:
+            compiled = translator(d_model, num_layers)
+            compiled.encoder.compile()
+            compiled.decoder.compile()
+            other = training_step(compiled, partial(compiled.loss, smoothing=0.0), "fp32")
+            yield Row(f"{where}: torch.compile", {OURS: step, WITHOUT: partial(other, *batch)})
+
+
+def attention_rows() -> Iterator[Row]:
+    """The formula in place of the fused kernel, forward and backward, on short sequences."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows, length in ((128, 10), (32, 16), (32, 32), (32, 64)):
+            tensors = [
+                torch.randn(rows, 4, length, 32).to(dtype).requires_grad_() for _ in range(3)
+            ]
+
+            def run(backend: str, tensors: list[Tensor] = tensors) -> None:
+                for _ in range(20):
+                    output = scaled_dot_product_attention(*tensors, "causal", backend=backend)
+                    output.sum().backward()
+
+            name = f"attention, {rows} x {length}, {str(dtype)[6:]}: the formula"
+            yield Row(name, {OURS: lambda r=run: r("sdpa"), WITHOUT: lambda r=run: r("reference")})
+
+
+def generation_rows() -> Iterator[Row]:
+    """What is done to writing."""
+    model = translator(256, 3, norm_first=False).eval()
+
+    def write(rows: int, num_beams: int = 1) -> Callable[[], Tensor]:
+        src = torch.randint(5, VOCAB_SIZE, (rows, 24))
+        options = {"max_new_tokens": 64, "min_new_tokens": 64, "num_beams": num_beams}
+        return partial(generate, model, src, **options)
+
+    yield switched(
+        "1 text: layer by layer",
+        write(1),
+        lambda: patch("minitransformer.decoding.is_untouched", lambda module: False),
+    )
+    for rows, how in ((1, transposed), (16, as_it_lies)):
+        yield switched(
+            f"{rows} texts: every weight {how.__name__.replace("_", " ")}",
+            write(rows),
+            lambda how=how: patch.object(Product, "__call__", how),
+        )
+    yield switched(
+        "32 texts, beam 4: one store",
+        write(32, 4),
+        lambda: patch.object(KVCache, "select", selected_in_place),
+    )
+
+
+def share_of_products(call: Callable[[], object]) -> float:
+    """How much of the time of a call its matrix products take, without those inside attention."""
+    call()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        call()
+    events = profiler.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    return sum(e.self_cpu_time_total for e in events if e.key in PRODUCTS) / total
+
+
+def print_profiles() -> None:
+    """The share of matrix products in a step of each kind."""
+    model, batch = translator(512, 6), ragged_batch(16, 64)
+    step = training_step(model, partial(model.loss, smoothing=0.0), "fp32")
+    calls = {"step, d 512, fp32": partial(step, *batch)}
+    models, ids = decoder_only_models(), torch.randint(5, VOCAB_SIZE, (8, 257))
+    for precision in ("fp32", "bf16"):
+        for name in (OURS, "GPT2 sdpa"):
+            loss = partial(language_loss, models[name], ids)
+            calls[f"step, decoder only, {precision}, {name}"] = training_step(
+                models[name], loss, precision
+            )
+    small, src = translator(256, 3, norm_first=False).eval(), torch.randint(5, VOCAB_SIZE, (1, 24))
+    calls["1 text, d 256"] = partial(generate, small, src, max_new_tokens=64, min_new_tokens=64)
+    for name, call in calls.items():
+        print(f"{name:<50} products {share_of_products(call):4.0%}", flush=True)
+
+
+def main() -> None:
+    """Print a row for each trick, then the profiles."""
+    parser = argparse.ArgumentParser(description="The same work with and without each trick.")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
+    for rows in (training_rows, attention_rows, generation_rows):
+        torch.manual_seed(0)
+        for row in rows():
+            row.measure(args.rounds)
+            print(row, flush=True)
+    print_profiles()
+
+
+if __name__ == "__main__":
+    main()
