@@ -143,20 +143,24 @@ def training_rows() -> Iterator[Row]:
 
 
 def attention_rows() -> Iterator[Row]:
-    """The formula in place of the fused kernel, forward and backward, on short sequences."""
-    for dtype in (torch.float32, torch.bfloat16):
-        for rows, length in ((128, 10), (32, 16), (32, 32), (32, 64)):
+    """Forward and backward on short sequences, by the formula and by the fused kernel."""
+    ways = {
+        "the formula": partial(scaled_dot_product_attention, mask="causal", backend="reference"),
+        "the kernel": partial(F.scaled_dot_product_attention, is_causal=True),
+    }
+    for dtype, way in ((torch.float32, "the formula"), (torch.bfloat16, "the kernel")):
+        for rows, length in ((128, 10), (32, 16), (32, 32), (32, 64), (8, 128)):
             tensors = [
-                torch.randn(rows, 4, length, 32).to(dtype).requires_grad_() for _ in range(3)
+                torch.randn(rows, 4, length, 64).to(dtype).requires_grad_() for _ in range(3)
             ]
 
-            def run(backend: str, tensors: list[Tensor] = tensors) -> None:
+            def run(attend: Callable[..., Tensor], tensors: list[Tensor] = tensors) -> None:
                 for _ in range(20):
-                    output = scaled_dot_product_attention(*tensors, "causal", backend=backend)
-                    output.sum().backward()
+                    attend(*tensors).sum().backward()
 
-            name = f"attention, {rows} x {length}, {str(dtype)[6:]}: the formula"
-            yield Row(name, {OURS: lambda r=run: r("sdpa"), WITHOUT: lambda r=run: r("reference")})
+            name = f"attention, {rows} x {length}, {str(dtype)[6:]}: {way}"
+            ours = partial(scaled_dot_product_attention, mask="causal")
+            yield Row(name, {OURS: partial(run, ours), WITHOUT: partial(run, ways[way])})
 
 
 def generation_rows() -> Iterator[Row]:
@@ -173,9 +177,9 @@ def generation_rows() -> Iterator[Row]:
         write(1),
         lambda: patch("minitransformer.decoding.is_untouched", lambda module: False),
     )
-    for rows, how in ((1, transposed), (16, as_it_lies)):
+    for rows, name, how in ((1, "transposed", transposed), (16, "as it lies", as_it_lies)):
         yield switched(
-            f"{rows} texts: every weight {how.__name__.replace("_", " ")}",
+            f"{rows} texts: every weight {name}",
             write(rows),
             lambda how=how: patch.object(Product, "__call__", how),
         )

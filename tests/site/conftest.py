@@ -1,0 +1,48 @@
+"""A real browser, and the built pages on a server of their own."""
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
+NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A file server that keeps its log to itself."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    """The address of the built site, without a slash at its end."""
+    handler = partial(Quiet, directory=str(SITE))
+    with ThreadingHTTPServer(("localhost", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Playwright's own Chromium, or the system's."""
+    with sync_playwright() as playwright:
+        if Path(playwright.chromium.executable_path).exists():
+            found = None
+        elif (found := shutil.which("chromium") or shutil.which("google-chrome")) is None:
+            pytest.skip(NO_BROWSER)
+        chromium = playwright.chromium.launch(
+            executable_path=found,
+            chromium_sandbox=False,  # our own pages, and containers run as root
+            args=["--disable-background-networking", "--disable-component-update"],
+        )
+        yield chromium
+        chromium.close()
