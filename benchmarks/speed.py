@@ -166,7 +166,7 @@ def translator(
 
 
 def translation_row(
-    name: str, batches: list[tuple[Tensor, Tensor, Tensor]], precision: str, ours: Transformer
+    name: str, batches: list[tuple[Tensor, ...]], precision: str, ours: Transformer
 ) -> Row:
     """A training step of an encoder-decoder on each of the batches."""
     vocab_size, d_model = ours.config.tgt_vocab_size, ours.config.d_model
@@ -320,8 +320,8 @@ def attention_rows() -> Iterator[Row]:
         )
 
 
-def multi30k_rows() -> Iterator[Row]:
-    """Eight steps on Multi30k as it is: batches of similar lengths, 128 pairs each."""
+def multi30k_batches() -> tuple[list[tuple[Tensor, ...]], int]:
+    """Eight batches of 128 pairs of similar lengths, and the size of the vocabulary."""
     pairs = multi30k("de", "en")["train"]
     tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), 4_261)
     examples = encode_pairs(pairs, tokenizer, tokenizer)
@@ -329,7 +329,13 @@ def multi30k_rows() -> Iterator[Row]:
         tuple(ids.to(torch.get_default_device()) for ids in collate(batch))
         for batch in epoch_batches(examples, 128, seed=0, epoch=0)[:8]
     ]
-    ours = translator(256, 3, tokenizer.vocab_size)
+    return batches, tokenizer.vocab_size
+
+
+def multi30k_rows() -> Iterator[Row]:
+    """Eight steps on Multi30k as it is."""
+    batches, vocab_size = multi30k_batches()
+    ours = translator(256, 3, vocab_size)
     yield translation_row("Multi30k, d 256, 3+3, 128 pairs, fp32", batches, "fp32", ours)
 
 

@@ -1,16 +1,18 @@
 """What each trick for speed brings: the same work with and without it, in turn.
 
 pip install -r benchmarks/requirements.txt
-python benchmarks/tricks.py              about ten minutes on two cores
+python benchmarks/tricks.py              about a quarter of an hour on two cores
 python benchmarks/tricks.py --rounds 9
 
 1.2 means that the work takes 1.2 times as long without the trick, or with the idea that the
-package does not use. At the end stands what share of a step is matrix products, in a profile.
+package does not use. The rows of Multi30k read the data as multi30k.py does. At the end stands
+what share of a step is matrix products, in a profile.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +24,9 @@ from speed import (
     VOCAB_SIZE,
     Row,
     decoder_only_models,
+    for_each,
     language_loss,
+    multi30k_batches,
     ragged_batch,
     training_step,
     translator,
@@ -35,6 +39,7 @@ from minitransformer import (
     KVCache,
     MultiHeadAttention,
     Packing,
+    Transformer,
     generate,
     label_smoothing_loss,
     scaled_dot_product_attention,
@@ -106,14 +111,26 @@ def switched(
     return Row(name, {OURS: call, WITHOUT: call_without})
 
 
+def steps() -> Iterator[tuple[str, Transformer, list[tuple[Tensor, ...]]]]:
+    """Kinds of training step: name, model and batches."""
+    yield "step, d 256, 32 x 32", translator(256, 3), [ragged_batch(32, 32)]
+    yield "step, d 512, 16 x 64", translator(512, 6), [ragged_batch(16, 64)]
+    batches, vocab_size = multi30k_batches()
+    yield "Multi30k, d 256, 128 pairs", translator(256, 3, vocab_size), batches
+
+
+def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Callable[[], None]:
+    """A training step in single precision on each of the batches."""
+    return partial(
+        for_each, training_step(model, partial(model.loss, smoothing=0.0), "fp32"), batches
+    )
+
+
 def training_rows() -> Iterator[Row]:
     """What is done to training steps."""
     package = "minitransformer"
-    for d_model, num_layers, rows, length in ((256, 3, 32, 32), (512, 6, 16, 64)):
-        batch = ragged_batch(rows, length)
-        model = translator(d_model, num_layers)
-        step = partial(training_step(model, partial(model.loss, smoothing=0.0), "fp32"), *batch)
-        where = f"step, d {d_model}, {rows} x {length}"
+    for where, model, batches in steps():
+        step = repeated_step(model, batches)
         yield switched(
             f"{where}: padding left in",
             step,
@@ -134,12 +151,12 @@ def training_rows() -> Iterator[Row]:
             step,
             lambda: patch(f"{package}.encoder_decoder.self_attend", one_projection),
         )
-        if d_model == 256:
-            compiled = translator(d_model, num_layers)
+        if len(batches) == 1:  # each shape would be compiled by itself
+            compiled = deepcopy(model)
             compiled.encoder.compile()
             compiled.decoder.compile()
-            other = training_step(compiled, partial(compiled.loss, smoothing=0.0), "fp32")
-            yield Row(f"{where}: torch.compile", {OURS: step, WITHOUT: partial(other, *batch)})
+            other = repeated_step(compiled, batches)
+            yield Row(f"{where}: torch.compile", {OURS: step, WITHOUT: other})
 
 
 def attention_rows() -> Iterator[Row]:
@@ -202,9 +219,7 @@ def share_of_products(call: Callable[[], object]) -> float:
 
 def print_profiles() -> None:
     """The share of matrix products in a step of each kind."""
-    model, batch = translator(512, 6), ragged_batch(16, 64)
-    step = training_step(model, partial(model.loss, smoothing=0.0), "fp32")
-    calls = {"step, d 512, fp32": partial(step, *batch)}
+    calls = {name: repeated_step(model, batches) for name, model, batches in steps()}
     models, ids = decoder_only_models(), torch.randint(5, VOCAB_SIZE, (8, 257))
     for precision in ("fp32", "bf16"):
         for name in (OURS, "GPT2 sdpa"):
