@@ -100,8 +100,10 @@ def test_permissions_are_least(path):
 def test_auditor_finds_nothing():
     """Neither a way in for others' code nor a permission that nobody needs."""
     zizmor = Path(sys.executable).with_name("zizmor")
-    done = subprocess.run([zizmor, "--offline", GITHUB], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    done = subprocess.run(
+        [zizmor, "--offline", "--strict-collection", GITHUB], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @each_workflow
