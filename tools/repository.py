@@ -3,9 +3,8 @@
     python tools/repository.py            write the address into the other files
     python tools/repository.py --check    only say which files disagree; exit 1 if any does
 
-The other files are `pyproject.toml`, `CITATION.cff`, `README.md`, `index.md` (every link of
-theirs to GitHub or Colab is the project's own) and the first code cell of each chapter, which
-installs the package.
+The other files are those in `OTHER_FILES` (every link of theirs to GitHub or Colab is the
+project's own) and the first code cell of each chapter, which installs the package.
 """
 
 import re
@@ -16,6 +15,15 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+OTHER_FILES = (
+    "pyproject.toml",
+    "CITATION.cff",
+    "README.md",
+    "CONTRIBUTING.md",
+    "index.md",
+    "chapters/errata.md",
+    ".github/ISSUE_TEMPLATE/config.yml",
+)
 OWN_LINK = re.compile(
     r"(?P<site>https://(?:github\.com|colab\.research\.google\.com/github))"
     r"/[\w.-]+/[\w-]+(?P<page>/(?:blob|tree)/[\w.-]+)?"
@@ -58,7 +66,7 @@ def _settings(root: Path) -> dict[str, str]:
 
 
 def _places(root: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:
-    for name in ("pyproject.toml", "CITATION.cff", "README.md", "index.md"):
+    for name in OTHER_FILES:
         yield root / name, OWN_LINK
     for chapter in sorted((root / "chapters").glob("*.ipynb")):
         yield chapter, INSTALLED_FROM

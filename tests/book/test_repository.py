@@ -11,15 +11,14 @@ import repository
 from notebooks import bootstrap_cell, is_bootstrap, normalise, read
 from repository import ROOT
 
-FILES = ("_config.yml", "pyproject.toml", "CITATION.cff", "README.md", "index.md")
-
 
 @pytest.fixture
 def moved(tmp_path):
     """A copy of the project whose `_config.yml` names another repository."""
-    for name in FILES:
-        shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "chapters", tmp_path / "chapters")
+    for name in ("_config.yml", *repository.OTHER_FILES):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     config = tmp_path / "_config.yml"
     text = config.read_text(encoding="utf-8")
     text = text.replace(repository.url(), "https://github.com/someone/else-where")
@@ -54,9 +53,9 @@ def test_no_page_names_another_one():
 
 
 def test_moving_changes_every_file_once(moved):
-    changed = {path.name for path, _ in repository.stale(moved)}
-    chapters = {path.name for path in (moved / "chapters").glob("*.ipynb")}
-    assert changed == set(FILES) - {"_config.yml"} | chapters
+    changed = {path for path, _ in repository.stale(moved)}
+    chapters = set((moved / "chapters").glob("*.ipynb"))
+    assert changed == {moved / name for name in repository.OTHER_FILES} | chapters
 
     for path, text in repository.stale(moved):
         path.write_text(text, encoding="utf-8")

@@ -169,6 +169,14 @@ def leads_somewhere(page: Path, address: str) -> bool:
     )
 
 
+@pytest.mark.parametrize("page", [*PAGES, "genindex.html"])  # a search has no footer
+def test_page_leads_to_the_errata(page):
+    links = soup(SITE / page).select("footer.bd-footer-content a[href]")
+    paths = [unquote(urlsplit(link["href"]).path) or Path(page).name for link in links]
+    errata = SITE / "chapters" / "errata.html"
+    assert errata in [(SITE / page).parent.joinpath(path).resolve() for path in paths]
+
+
 @each_chapter
 def test_chapter_opens_in_colab(page):
     notebook = f"{repository.slug()}/blob/{repository.branch()}/{page.removesuffix('.html')}.ipynb"
