@@ -21,8 +21,9 @@ class Boxes(SphinxTransform):
     def apply(self, **kwargs: object) -> None:
         """Change the page in place."""
         for quote in list(self.document.findall(nodes.block_quote)):
-            match quote.children:
-                case [nodes.paragraph(children=[nodes.strong() as phrase]), *text]:
+            first, *text = quote.children
+            match [part for part in first.children if part.astext()]:
+                case [nodes.strong() as phrase]:
                     title = nodes.title("", "", *phrase.children)
                     quote.replace_self(nodes.admonition("", title, *text, classes=["warning"]))
 

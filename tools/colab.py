@@ -169,8 +169,9 @@ def run(chapter: Path, wheel: Path) -> Run:
             extra_arguments=["--log-level=ERROR"],
             resources={"metadata": {"path": str(alone)}},
         )
+        own = {"IPYTHONDIR": scratch, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no word of debuggers
         with suppress(CellExecutionError):  # worries() finds it in the cell's output
-            client.execute(cleanup_kc=True, env=variables() | {"IPYTHONDIR": scratch})
+            client.execute(cleanup_kc=True, env=variables() | own)
         complaints = [*worries(nb), *disturbed(python, before)]
     write(nb, COLAB / "chapters" / chapter.name)
     return Run(chapter.stem, time.perf_counter() - started, complaints)

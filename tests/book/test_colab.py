@@ -106,7 +106,7 @@ def test_warnings_fail(chapters, pip, capsys):
 def test_what_this_machine_has_besides_is_hidden(chapters, pip, monkeypatch):
     for name in colab.HIDDEN:
         monkeypatch.setenv(name, "/somewhere")
-    chapters("01_looks", f"import os\n\nassert not set(os.environ) & set({colab.HIDDEN})")
+    chapters("01_looks", "import os\n\nassert '/somewhere' not in os.environ.values()")
     assert colab.main([]) == 0
 
 
