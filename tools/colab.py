@@ -110,8 +110,9 @@ def build_wheel() -> Path:
     folder = COLAB / "wheel"
     for leftover in (folder, ROOT / "build" / "lib"):  # setuptools would pack what is in the latter
         shutil.rmtree(leftover, ignore_errors=True)
-    build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", *build, str(ROOT)], check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, *build, str(ROOT)], check=True)
     return next(folder.glob("*.whl"))
 
 
