@@ -1,14 +1,16 @@
 # make book       build the site
 # make test       check everything
 # make notebooks  run the chapters again and save their outputs
+# make colab      run the chapters with the versions that Colab has
 # make serve      show the site at http://localhost:8000
 # make clean      remove what the others made, except .venv
 
 PYTHON ?= python3
+COLAB_PYTHON ?= $(shell python3.13 -c '' 2>&- && echo python3.13 || echo $(PYTHON))
 PORT ?= 8000
 VENV := .venv/bin/python
 
-.PHONY: help book test notebooks serve clean
+.PHONY: help book test notebooks colab serve clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -25,6 +27,10 @@ test: .venv/installed
 notebooks: .venv/installed
 	@$(VENV) tools/notebooks.py run
 
+# CHAPTERS="04_attention 09_training" runs some of them.
+colab: .venv/installed build/colab/installed
+	@$(VENV) tools/colab.py $(CHAPTERS)
+
 serve: book
 	@echo "http://localhost:$(PORT)  (Ctrl-C stops)"
 	@$(VENV) -m http.server --directory _build/html --bind localhost $(PORT)
@@ -39,4 +45,10 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(VENV) -m pip install --disable-pip-version-check -r requirements.txt -e .
 	$(VENV) -m pip check
+	@touch $@
+
+build/colab/installed: tools/colab-requirements.txt
+	$(COLAB_PYTHON) -m venv --clear build/colab/environment
+	build/colab/environment/bin/python -m pip install --disable-pip-version-check -r $<
+	build/colab/environment/bin/python -c 'import matplotlib.font_manager'  # says so the first time
 	@touch $@

@@ -55,7 +55,8 @@ if importlib.util.find_spec("minitransformer") is None:
 
     torch = [f"torch=={found.version}" for found in distributions(name="torch")]
     package = "git+{url}"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package, *torch], check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", package, *torch], check=True)
     importlib.invalidate_caches()"""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -12,12 +12,14 @@ from notebooks import KERNEL, bootstrap_cell, code_cells, is_bootstrap, normalis
 Rule = Callable[[NotebookNode], Iterator[str]]
 
 SHORTEST_ALT_TEXT = 20
-CALLOUTS = {"admonition", "caution", "danger", "hint", "important", "note", "tip", "warning"}
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|tmp|Users|content)/|[A-Z]:\\\w)")
 MEMORY_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}")
 READS_BADLY_RAW = {
     "a directive fence, ```{...}": re.compile(r"^\s*(?:```+|~~~+)\{", re.M),
+    "a fence of colons, :::": re.compile(r"^[ >]*:::", re.M),
+    "a box with text beside its title": re.compile(r"^> \*\*Trap\b(?!.*\*\*\n>\n> )", re.M),
+    "a box without an empty line after it": re.compile(r"^>.*\n(?=[^>\n])", re.M),
     "a role, such as {ref}`...`": re.compile(r"\{[\w:+-]+\}`"),
     "a target, (label)=": re.compile(r"^\([\w-]+\)=", re.M),
     "a labelled formula, $$ (label)": re.compile(r"\$\$[ \t]*\([\w:-]+\)"),
@@ -95,11 +97,6 @@ def reads_well_raw(nb: NotebookNode) -> Iterator[str]:
         for what, pattern in READS_BADLY_RAW.items():
             if pattern.search(cell.source):
                 yield f"{first_line(cell)!r} has {what}"
-        for name, title in re.findall(r"^:::+ *\{?([\w-]+)\}?(.*)$", cell.source, re.M):
-            if name not in CALLOUTS:
-                yield f"{first_line(cell)!r} has :::{{{name}}}, which is no callout"
-            elif title.strip() and name != "admonition":
-                yield f"{first_line(cell)!r}: :::{{{name}}} takes no title, {{admonition}} does"
 
 
 def headings_nest(nb: NotebookNode) -> Iterator[str]:

@@ -1,0 +1,141 @@
+"""`make colab` passes chapters that run in Colab, and says what is wrong with others.
+
+The kernel is a real one, in the environment of the tests; what pip installs and finds is made up.
+"""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import colab
+import repository
+from notebooks import bootstrap_cell, read, write
+
+HAS = dict.fromkeys(colab.SHOWN, "1.0") | {"torch": "2.11.0", "numpy": "2.1.3"}
+BROUGHT = {"minitransformer": "0.1.0", "num2words": "0.5.14"}
+WHEEL = Path("minitransformer-0.1.0-py3-none-any.whl").resolve()
+
+
+@pytest.fixture
+def chapters(tmp_path, monkeypatch):
+    """Writes a chapter with the first cell and the given ones."""
+    monkeypatch.setattr(colab, "ROOT", tmp_path)
+    monkeypatch.setattr(colab, "CHAPTERS", tmp_path)
+    monkeypatch.setattr(colab, "COLAB", tmp_path / "build")
+
+    def add(name, *sources):
+        cells = [new_markdown_cell("# Title"), bootstrap_cell(), *map(new_code_cell, sources)]
+        write(new_notebook(cells=cells), tmp_path / f"{name}.ipynb")
+
+    return add
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    """What pip finds before and after the first cell, and its check; a test may change them."""
+    said = {"before": HAS, "after": HAS | BROUGHT, "check": "No broken requirements found.\n"}
+
+    def listings():
+        yield HAS  # for the line above the table
+        while True:
+            yield said["before"]
+            yield said["after"]
+
+    listing = listings()
+    monkeypatch.setattr(colab, "build_wheel", lambda: WHEEL)
+    monkeypatch.setattr(colab, "fresh_environment", lambda folder: Path(sys.executable))
+    monkeypatch.setattr(colab, "versions", lambda python: next(listing))
+    monkeypatch.setattr(
+        colab, "output_of", lambda _, *arguments: said.get(arguments[-1], "Python 3.13.0\n")
+    )
+    return said
+
+
+def test_chapter_that_runs_passes(chapters, pip, capsys, tmp_path):
+    chapters("01_good", "import os\n\nassert os.listdir() == ['01_good.ipynb']", "print(6 * 7)")
+    chapters("02_other", "1 / 0")
+    assert colab.main(["01_good"]) == 0
+
+    told = capsys.readouterr().out
+    assert told.startswith("Python 3.13.0, torch 2.11.0, numpy 2.1.3")
+    assert "passed\n\n1 passed, 0 failed\n" in told
+    first, listing, printing = read(tmp_path / "build" / "chapters" / "01_good.ipynb").cells[1:]
+    on_github = f"git+{repository.url()}"
+    assert first.source == bootstrap_cell().source.replace(on_github, WHEEL.as_uri())
+    assert listing.outputs == []
+    assert printing.outputs[0].text == "42\n"
+
+
+def test_every_chapter_runs_and_one_that_fails_fails_all(chapters, pip, capsys):
+    chapters("01_bad", "x = 1", "# a remark\nopen('missing.txt')", "print('not reached')")
+    chapters("02_good", "x = 1")
+    assert colab.main([]) == 1
+
+    told = capsys.readouterr().out
+    assert "FAILED\n    '# a remark' raised FileNotFoundError: [Errno 2] No such file" in told
+    assert told.index("01_bad") < told.index("02_good")
+    assert told.endswith("1 passed, 1 failed\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"after": HAS | BROUGHT | {"numpy": "2.4.6"}}, "numpy was 2.1.3 and is 2.4.6"),
+        ({"after": BROUGHT}, "torch was 2.11.0 and is gone"),
+        ({"after": HAS}, "the first cell did not install minitransformer"),
+        ({"before": HAS | BROUGHT}, "the first cell did not install minitransformer"),
+        ({"check": "einops 0.8.2 has requirement x, but"}, "einops 0.8.2 has requirement x, but"),
+    ],
+)
+def test_environment_that_moved_fails(chapters, pip, capsys, changes, complaint):
+    pip.update(changes)
+    chapters("01_moves", "x = 1")
+    assert colab.main([]) == 1
+    assert f"FAILED\n    {complaint}\n" in capsys.readouterr().out
+
+
+def test_warnings_fail(chapters, pip, capsys):
+    chapters("01_warns", "import warnings\n\nwarnings.warn('old', DeprecationWarning)")
+    assert colab.main([]) == 1
+    assert "'import warnings' wrote to stderr: " in capsys.readouterr().out
+
+
+def test_what_this_machine_has_besides_is_hidden(chapters, pip, monkeypatch):
+    for name in colab.HIDDEN:
+        monkeypatch.setenv(name, "/somewhere")
+    chapters("01_looks", "import os\n\nassert '/somewhere' not in os.environ.values()")
+    assert colab.main([]) == 0
+
+
+def test_dead_kernel_stops_all(chapters, pip, capsys):
+    chapters("01_dies", "import os\n\nos._exit(1)")
+    chapters("02_good", "x = 1")
+    assert colab.main([]) == 1
+    told = capsys.readouterr()
+    assert told.err.endswith("01_dies: stopped\n")
+    assert "02_good" not in told.out
+
+
+def test_first_cell_that_installs_something_else_is_refused():
+    nb = new_notebook(cells=[bootstrap_cell()])
+    nb.cells[0].source = nb.cells[0].source.replace("git+", "")
+    with pytest.raises(ValueError, match=r"the first cell should install from git\+https://"):
+        colab.with_wheel(nb, WHEEL)
+
+
+def test_fresh_environment_finds_what_is_there_and_keeps_what_is_new(tmp_path, monkeypatch):
+    monkeypatch.setattr(colab, "ENVIRONMENT", Path(sys.prefix))
+    fresh = colab.fresh_environment(tmp_path)
+    there = colab.versions(fresh)
+    assert there == colab.versions(Path(sys.executable))
+    assert there["torch"] == version("torch")
+    assert Path(colab.output_of(fresh, "-c", "import sys; print(sys.prefix)").strip()) == tmp_path
+
+
+def test_unknown_chapter_is_refused(chapters, pip, capsys):
+    with pytest.raises(SystemExit):
+        colab.main(["44_attention"])
+    assert "there is no 44_attention.ipynb" in capsys.readouterr().err
