@@ -52,8 +52,9 @@ export function beamSearch(next, { width, alpha, longest, end }) {
   return { steps, ended };
 }
 
-const COLUMN = 104;
+const COLUMN = 88;
 const ROW = 40;
+const BOX = { x: -36, y: -16, width: 72, height: 32, rx: 5 };
 const SHOWN_DROPPED = 2; // the best of those that are not kept
 
 export async function mount(place) {
@@ -68,31 +69,30 @@ export async function mount(place) {
   );
   const controls = [width.node, alpha.node];
   const { sentence, view } = fill(place, "Beam search as a tree", controls);
+  let words;
   const written = (text) => text.tokens.filter((token) => token !== end).join("");
 
   function draw() {
     const settings = { width: width.value, alpha: alpha.value, longest, end };
     const { steps, ended } = beamSearch(following, settings);
     const winner = ended[0];
+    const beam = `A beam of ${width.value} with α = ${decimals(alpha.value, 1)}`;
     sentence.textContent =
-      `The source is “${source}”. A beam of ${width.value} with α = ${decimals(alpha.value, 1)} ` +
-      `writes ${written(winner)}` +
+      `The source is “${source}”. ${beam} writes ${written(winner)}` +
       (written(winner) === reference ? ", which is right" : `; right would be ${reference}`) +
       `. Its score is ${decimals(winner.score, 2)}. The search stops after ${steps.length} steps` +
       (steps.length < longest ? ": no beginning can still beat it." : ", the limit.");
-    const picture = element(
-      "div",
-      { class: "scroll", tabindex: 0, role: "group", "aria-label": "the tree; the table says it in words" },
-      tree(steps, winner, end),
-    );
-    view.replaceChildren(picture, key(), inWords(steps, end), endedTexts(ended, winner, written));
+    const scroll = { class: "scroll", tabindex: 0, role: "group", "aria-label": "the tree" };
+    const picture = element("div", scroll, tree(steps, winner, end));
+    words = inWords(steps, end, words?.open);
+    view.replaceChildren(picture, legend(), words, endedTexts(ended, winner, written));
   }
 
   draw();
 }
 
 /** What the borders mean. */
-function key() {
+function legend() {
   return element(
     "ul",
     { class: "key" },
@@ -123,66 +123,55 @@ function tree(steps, winner, end) {
       places.set(candidate, [x, y]);
       const way = path.has(candidate.tokens.join(" ")) ? "winner" : "";
       const middle = (x0 + x) / 2;
-      const d = `M ${x0 + 40} ${y0} C ${middle} ${y0}, ${middle} ${y}, ${x - 40} ${y}`;
+      const d = `M ${x0 - BOX.x} ${y0} C ${middle} ${y0}, ${middle} ${y}, ${x + BOX.x} ${y}`;
       lines.push(svg("path", { d, class: `${candidate.fate} ${way}` }));
       const token = candidate.tokens.at(-1);
       nodes.push(
         svg(
           "g",
           { class: `${candidate.fate} ${way}`, transform: `translate(${x}, ${y})` },
-          svg("rect", { x: -40, y: -16, width: 80, height: 32, rx: 5 }),
+          svg("rect", BOX),
           svg("text", { y: -3 }, token === end ? "end" : token),
           svg("text", { y: 11, class: "number" }, decimals(candidate.logProb, 2)),
         ),
       );
     });
   });
-  const begin = svg("g", { class: "kept winner" }, svg("rect", { x: -40, y: -16, width: 80, height: 32, rx: 5 }), svg("text", { y: 4 }, "begin"));
-  const size = [(steps.length + 1) * COLUMN, rows * ROW];
-  return svg(
-    "svg",
-    { class: "tree", viewBox: `-44 -20 ${size[0]} ${size[1]}`, width: size[0], height: size[1], "aria-hidden": true },
-    ...lines,
-    begin,
-    ...nodes,
-  );
+  const begin = svg("g", { class: "kept" }, svg("rect", BOX), svg("text", { y: 4 }, "begin"));
+  const [width, height] = [(steps.length + 1) * COLUMN, rows * ROW];
+  const viewBox = `${BOX.x - 4} ${BOX.y - 4} ${width} ${height}`;
+  const shape = { class: "tree", viewBox, width, height, "aria-hidden": true };
+  return svg("svg", shape, ...lines, begin, ...nodes);
 }
 
 /** The tree as a list that can be read aloud. */
-function inWords(steps, end) {
+function inWords(steps, end, isOpen) {
   const name = (candidate) =>
     candidate.tokens.map((token) => (token === end ? "end" : token)).join(" ");
   const items = steps.map((candidates) => {
     const of = (fate) => candidates.filter((c) => c.fate === fate).map(name);
-    const parts = [`kept: ${of("kept").join("; ") || "nothing"}`];
-    if (of("ended").length) parts.push(`ended: ${of("ended").join("; ")}`);
-    return element("li", {}, parts.join(". "));
+    const kept = `kept: ${of("kept").join("; ") || "nothing"}`;
+    const ended = of("ended").length ? `. Ended: ${of("ended").join("; ")}` : "";
+    return element("li", {}, kept + ended);
   });
-  return element("details", {}, element("summary", {}, "The steps in words"), element("ol", {}, ...items));
+  const summary = element("summary", {}, "The steps in words");
+  return element("details", isOpen ? { open: "" } : {}, summary, element("ol", {}, ...items));
 }
 
 /** All texts that were set aside, the best score first. */
 function endedTexts(ended, winner, written) {
-  const names = ["text", "tokens", "log-probability", "score"];
-  const rows = ended.map((text) =>
-    element(
+  const names = ["text that ended", "tokens", "log p", "score"];
+  const heads = names.map((name) => element("th", { scope: "col" }, name));
+  const rows = ended.map((text) => {
+    const wins = text === winner;
+    const numbers = [`${text.tokens.length}`, decimals(text.logProb, 2), decimals(text.score, 2)];
+    return element(
       "tr",
-      text === winner ? { class: "next" } : {},
-      element("th", { scope: "row" }, written(text), text === winner ? " (wins)" : ""),
-      element("td", {}, `${text.tokens.length}`),
-      element("td", {}, decimals(text.logProb, 2)),
-      element("td", {}, decimals(text.score, 2)),
-    ),
-  );
-  return element(
-    "div",
-    { class: "scroll", tabindex: 0, role: "group", "aria-label": "texts that ended" },
-    element(
-      "table",
-      { class: "texts" },
-      element("caption", {}, "texts that ended; the score is the log-probability over its length penalty"),
-      element("thead", {}, element("tr", {}, ...names.map((each) => element("th", { scope: "col" }, each)))),
-      element("tbody", {}, ...rows),
-    ),
-  );
+      wins ? { class: "next" } : {},
+      element("th", { scope: "row" }, written(text), wins ? " (wins)" : ""),
+      ...numbers.map((number) => element("td", {}, number)),
+    );
+  });
+  const head = element("thead", {}, element("tr", {}, ...heads));
+  return element("table", { class: "texts" }, head, element("tbody", {}, ...rows));
 }

@@ -72,7 +72,7 @@ export async function mount(place) {
 
     const newest = last?.join("");
     const own = cut(word.value, learned);
-    const unknown = own.filter((token) => token.length === 1 && !letters.includes(token));
+    const unknown = new Set([...word.value].filter((letter) => !letters.includes(letter)));
     const lines = words.map((each) => boxes(each, cut(each, learned), newest, letters));
     view.replaceChildren(
       leaders(pairs),
@@ -82,9 +82,7 @@ export async function mount(place) {
         { class: "words own" },
         element("strong", {}, "Your word: "),
         boxes(word.value, own, newest, letters),
-        unknown.length
-          ? element("p", {}, `Not in the text, so without an id: ${[...new Set(unknown)].join(" ")}`)
-          : "",
+        unknown.size ? element("p", {}, `without an id: ${[...unknown].join(" ")}`) : "",
       ),
     );
   }
@@ -113,12 +111,12 @@ function leaders(pairs) {
   );
 }
 
-/** A word as boxes, one for each token; the newest token has a thick border, an unknown a dashed. */
+/** A word as boxes, one for each token: the newest with a thick border, unknown ones dashed. */
 function boxes(word, tokens, newest, letters) {
   const parts = tokens.map((token) => {
-    const isUnknown = token.length === 1 && !letters.includes(token);
-    const kind = isUnknown ? "unknown" : token === newest ? "newest" : "known";
-    return element("li", { class: kind }, token);
+    const isUnknown = [...token].length === 1 && !letters.includes(token);
+    const known = token === newest ? "newest" : "known";
+    return element("li", { class: isUnknown ? "unknown" : known }, token);
   });
   const count = `${tokens.length} ${tokens.length === 1 ? "token" : "tokens"}`;
   return element("ul", { class: "tokens", "aria-label": `${word}: ${count}` }, ...parts);

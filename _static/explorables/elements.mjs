@@ -60,8 +60,10 @@ export function button(name, whenPressed) {
 
 /** A choice among a few: `options` maps each value to its name. */
 export function select(name, options, whenChanged) {
-  const choices = Object.entries(options).map(([value, text]) => element("option", { value }, text));
-  const input = element("select", {}, ...choices);
+  const input = element("select");
+  for (const [value, text] of Object.entries(options)) {
+    input.append(element("option", { value }, text));
+  }
   input.addEventListener("change", whenChanged);
   return { node: element("label", { class: "choice" }, name, input), input };
 }

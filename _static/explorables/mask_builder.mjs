@@ -17,10 +17,8 @@ export function paddingMask(lengths, numKeys, side = "right") {
 /** (q, k): the queries are the last positions, and each sees the keys up to itself. */
 export function causalMask(numQueries, numKeys) {
   if (numQueries > numKeys) {
-    throw new RangeError(
-      "num_queries must not exceed num_keys, " +
-        `got ${numQueries} queries, ${numKeys} keys`,
-    );
+    const got = `got ${numQueries} queries, ${numKeys} keys`;
+    throw new RangeError(`num_queries must not exceed num_keys, ${got}`);
   }
   return Array.from({ length: numQueries }, (_, query) =>
     Array.from({ length: numKeys }, (_, key) => key <= query + numKeys - numQueries),
@@ -36,27 +34,28 @@ export function evenWeights(allowed) {
 export function mount(place) {
   const queries = slider("queries q", { min: 1, max: LONGEST, value: 6 }, draw);
   const keys = slider("keys k", { min: 1, max: LONGEST, value: 6 }, draw);
-  const causal = checkbox("causal mask", true, draw);
-  const padding = checkbox("padding mask", true, draw);
   const lengths = [4, 6].map((value, index) =>
-    slider(`tokens in sentence ${index}`, { min: 0, max: LONGEST, value }, draw),
+    slider(
+      `sentence ${index} has`,
+      { min: 0, max: LONGEST, value, write: (length) => `${length} tokens` },
+      draw,
+    ),
   );
   const side = select("padding stands on the", { right: "right", left: "left" }, draw);
-  const { sentence, view } = fill(place, "Mask builder", [
-    queries.node,
-    keys.node,
-    ...lengths.map((length) => length.node),
-    causal.node,
-    padding.node,
-    side.node,
-  ]);
+  const causal = checkbox("causal mask", true, draw);
+  const controls = [queries, keys, ...lengths, side, causal].map((control) => control.node);
+  const { sentence, view } = fill(place, "Mask builder", controls);
 
   function draw() {
     const [q, k] = [queries.value, keys.value];
-    for (const control of [...lengths, side]) control.input.disabled = !padding.input.checked;
+    const isCausal = causal.input.checked;
+    for (const length of lengths) {
+      length.input.max = k; // a longer sentence is cut
+      length.write();
+    }
 
     let rows = Array.from({ length: q }, () => Array(k).fill(true));
-    if (causal.input.checked) {
+    if (isCausal) {
       try {
         rows = causalMask(q, k);
       } catch (error) {
@@ -67,28 +66,27 @@ export function mount(place) {
         return;
       }
     }
-    const real = padding.input.checked
-      ? paddingMask(lengths.map((length) => Math.min(length.value, k)), k, side.input.value)
-      : [Array(k).fill(true)];
+    const real = paddingMask(lengths.map((length) => length.value), k, side.input.value);
     const masks = real.map((isToken) => rows.map((row) => row.map((may, j) => may && isToken[j])));
 
     const empty = masks.flatMap((mask, b) =>
       mask.flatMap((row, i) => (row.includes(true) ? [] : [`query ${i} of sentence ${b}`])),
     );
-    const position =
-      causal.input.checked && q < k
-        ? `The last query is aligned with the last key: query 0 stands at position ${k - q}. `
-        : "";
+    const aligned = `The last query meets the last key, so query 0 stands at position ${k - q}. `;
     sentence.textContent =
-      position +
+      (isCausal && q < k ? aligned : "") +
       (empty.length
         ? `Nothing to see for ${empty.join(", ")}: the weights are zeros, and never NaN.`
         : "Each query sees at least one key, and its weights add up to 1.");
 
-    const shapes = [["scores", "(b, h, q, k)", [2, HEADS, q, k]]];
-    if (padding.input.checked) shapes.push(["padding mask", "(b, 1, 1, k)", [2, 1, 1, k]]);
-    if (causal.input.checked) shapes.push(["causal mask", "(q, k)", [q, k]]);
-    if (shapes.length === 3) shapes.push(["both, joined by &", "(b, 1, q, k)", [2, 1, q, k]]);
+    const shapes = [
+      ["scores", "(b, h, q, k)", [2, HEADS, q, k]],
+      ["padding mask", "(b, 1, 1, k)", [2, 1, 1, k]],
+    ];
+    if (isCausal) {
+      shapes.push(["causal mask", "(q, k)", [q, k]]);
+      shapes.push(["both, joined by &", "(b, 1, q, k)", [2, 1, q, k]]);
+    }
     const shapeRows = shapes.map(([name, axes, sizes]) =>
       element(
         "tr",
@@ -98,21 +96,19 @@ export function mount(place) {
         element("td", {}, `(${sizes.join(", ")})`),
       ),
     );
-    const grids = masks.map((mask, b) => {
-      const name = padding.input.checked ? `sentence ${b}` : "every sentence";
-      return grid(`${name}, every head`, mask, real[b], causal.input.checked ? k - q : null);
-    });
+    const grids = masks.map((mask, b) => grid(b, mask, real[b], isCausal ? k - q : null));
     view.replaceChildren(
       element("table", { class: "shapes" }, element("tbody", {}, ...shapeRows)),
       element("div", { class: "beside" }, ...grids),
+      element("p", {}, "In each cell stands the key's weight if all scores were equal."),
     );
   }
 
   draw();
 }
 
-/** A table of one mask. Each cell holds the key's weight when all scores are equal. */
-function grid(name, mask, isToken, firstPosition) {
+/** A table of one sentence's mask. Each cell holds the key's weight when all scores are equal. */
+function grid(sentence, mask, isToken, firstPosition) {
   const columns = isToken.map((real, key) =>
     element("th", { scope: "col" }, `${key}`, real ? "" : element("small", {}, "pad")),
   );
@@ -130,7 +126,7 @@ function grid(name, mask, isToken, firstPosition) {
   return element(
     "table",
     { class: "mask" },
-    element("caption", {}, name),
+    element("caption", {}, `sentence ${sentence}, every head`),
     element("thead", {}, head),
     element("tbody", {}, ...rows),
   );

@@ -18,7 +18,7 @@ export function positionCode(position, width) {
   });
 }
 
-/** The code with each pair (sine, cosine) turned as a shift by k turns it; a last sine is left out. */
+/** The code with each pair turned as a shift by k turns it; a sine without cosine is left out. */
 export function turned(code, k) {
   const width = code.length;
   return Array.from({ length: Math.floor(width / 2) }, (_, i) => {
@@ -65,8 +65,8 @@ export function mount(place) {
       `From position ${p} to ${p + k}, each hand turns by k times its ω. ` +
       `The dot product of the two codes is ${decimals(product, 3)}` +
       (odd
-        ? ". The width is odd, so the last sine has no cosine: that one cannot be turned, and the " +
-          "dot product changes with p."
+        ? ". The width is odd, and the last sine has no cosine: it cannot be turned, and the dot " +
+          "product changes a little with p."
         : `, and stays that whatever p is: only the distance ${k} counts.`);
 
     const shown = boxes.flatMap((box, i) => (box.input.checked ? [i] : []));
@@ -94,7 +94,12 @@ function pair(i, width, p, k) {
     "figure",
     {},
     element("figcaption", {}, text),
-    element("div", { class: "hand-and-wave" }, lonely ? "" : circle(omega, p, k), waves(i, width, p, k)),
+    element(
+      "div",
+      { class: "hand-and-wave" },
+      lonely ? "" : circle(omega, p, k),
+      waves(i, width, p, k),
+    ),
   );
 }
 

@@ -24,8 +24,8 @@ export function attentionWeights(query, keys, divisor) {
 /**
  * The size of ∂w/∂q: how much a small step of the query moves the weights.
  *
- * By the derivative of the softmax, weight i has the slope w_i (k_i − mean of all keys) / divisor,
- * the mean taken with the weights.
+ * By the derivative of the softmax, weight i has the slope w_i (k_i − mean) / divisor, where the
+ * mean of the keys is taken with the weights.
  */
 export function gradientSize(query, keys, divisor) {
   const weights = attentionWeights(query, keys, divisor);
@@ -89,6 +89,7 @@ export function mount(place) {
     const by = divisor(scale.value);
     const weights = attentionWeights(query, keys, by);
     const largest = Math.max(...weights);
+    const gradient = gradientSize(query, keys, by);
 
     let verdict = "The best key leads, and the others still count.";
     if (largest > 0.95) verdict = "One key takes nearly everything.";
@@ -96,21 +97,23 @@ export function mount(place) {
     sentence.textContent =
       `Width ${2 ** width.value}, scores divided by ${decimals(by, 1)}: the largest of ${KEYS} ` +
       `weights is ${decimals(largest, 3)}, and the gradient at the query has the size ` +
-      `${scientific(gradientSize(query, keys, by))}. ${verdict}`;
+      `${scientific(gradient)}. ${verdict}`;
 
-    const rows = weights.map((weight, index) =>
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row" }, `key ${index}`),
-        element("td", {}, decimals(dot(query, keys[index]) / by, 1)),
-        element("td", {}, decimals(weight, 3)),
-        element("td", { class: "bar" }, element("div", { style: `width: ${100 * weight}%` })),
-      ),
-    );
+    const line = (name, score, number, share) => {
+      const bar = element("div", { style: `width: ${Math.min(100 * share, 100)}%` });
+      const cells = [score, number].map((text) => element("td", {}, text));
+      const heading = element("th", { scope: "row" }, name);
+      return element("tr", {}, heading, ...cells, element("td", { class: "bar" }, bar));
+    };
+    const rows = weights.map((weight, index) => {
+      const score = decimals(dot(query, keys[index]) / by, 1);
+      return line(`key ${index}`, score, decimals(weight, 3), weight);
+    });
+    const foot = element("tfoot", {}, line("gradient", "", scientific(gradient), gradient));
     const names = ["score", "weight"].map((name) => element("th", { scope: "col" }, name));
     const head = element("thead", {}, element("tr", {}, element("td"), ...names, element("td")));
-    view.replaceChildren(element("table", { class: "bars" }, head, element("tbody", {}, ...rows)));
+    const body = element("tbody", {}, ...rows);
+    view.replaceChildren(element("table", { class: "bars" }, head, body, foot));
   }
 
   draw();
