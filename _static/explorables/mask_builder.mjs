@@ -35,11 +35,7 @@ export function mount(place) {
   const queries = slider("queries q", { min: 1, max: LONGEST, value: 6 }, draw);
   const keys = slider("keys k", { min: 1, max: LONGEST, value: 6 }, draw);
   const lengths = [4, 6].map((value, index) =>
-    slider(
-      `sentence ${index} has`,
-      { min: 0, max: LONGEST, value, write: (length) => `${length} tokens` },
-      draw,
-    ),
+    slider(`length of sentence ${index}`, { min: 0, max: LONGEST, value }, draw),
   );
   const side = select("padding stands on the", { right: "right", left: "left" }, draw);
   const causal = checkbox("causal mask", true, draw);
@@ -121,8 +117,8 @@ function grid(sentence, mask, isToken, firstPosition) {
     );
     return element("tr", {}, element("th", { scope: "row" }, `${query}`, place), ...cells);
   });
-  const head = element("tr", {}, element("td", {}, element("small", {}, "query ↓ key →")));
-  head.append(...columns);
+  const corner = ["key →", "query ↓"].map((text) => element("small", {}, text));
+  const head = element("tr", {}, element("td", {}, ...corner), ...columns);
   return element(
     "table",
     { class: "mask" },

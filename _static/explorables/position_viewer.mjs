@@ -70,7 +70,9 @@ export function mount(place) {
         : `, and stays that whatever p is: only the distance ${k} counts.`);
 
     const shown = boxes.flatMap((box, i) => (box.input.checked ? [i] : []));
-    view.replaceChildren(...shown.map((i) => pair(i, d, p, k)), likeness(d, p, k));
+    const key = "Line: sine. Dashed: cosine. Dot: position p. Square: position p + k.";
+    const hands = shown.map((i) => pair(i, d, p, k));
+    view.replaceChildren(element("p", {}, key), ...hands, likeness(d, p, k));
   }
 
   offerPairs();

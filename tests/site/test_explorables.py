@@ -274,7 +274,7 @@ def test_mask_shows_shapes_and_empty_rows(page, site):
     place = explorable(page, site, "mask_builder")
     place.get_by_label("queries q").fill("3")
     place.get_by_label("keys k").fill("5")
-    place.get_by_label("sentence 0 has").fill("2")
+    place.get_by_label("length of sentence 0").fill("2")
     place.get_by_label("padding stands on the").select_option("left")
     shapes = place.locator("table.shapes").inner_text()
     for shape in ("(2, 3, 3, 5)", "(2, 1, 1, 5)", "(3, 5)", "(2, 1, 3, 5)"):
