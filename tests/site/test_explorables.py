@@ -1,0 +1,405 @@
+"""The explorables in a browser: they appear, work by keyboard, and equal the package."""
+
+import json
+import math
+
+import pytest
+import torch
+from playwright.sync_api import Page
+
+import minitransformer as mt
+from minitransformer.beam_search import beam_search
+from minitransformer.merging import merge_pairs
+from repository import ROOT
+
+FOLDER = ROOT / "_static" / "explorables"
+CHAPTERS = {
+    "bpe_stepper": "01_tokenization",
+    "position_viewer": "03_positional_encoding",
+    "softmax_scale": "04_attention",
+    "mask_builder": "04_attention",
+    "beam_tree": "10_inference",
+}
+each_explorable = pytest.mark.parametrize("name", CHAPTERS)
+
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1300, "height": 900}
+
+
+def data(name):
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def page(browser):
+    """A page that notes what goes wrong on it, in `page.complaints`."""
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    page.complaints = []
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("console", lambda said: said.type == "warning" and page.complaints.append(said.text))
+    yield page
+    context.close()
+
+
+def explorable(page: Page, site: str, name: str):
+    """The explorable on its chapter's page, once it is there."""
+    page.goto(f"{site}/chapters/{CHAPTERS[name]}.html")
+    place = page.locator(f"[data-explorable={name}]")
+    place.get_by_role("status").wait_for()
+    return place
+
+
+def computed(page: Page, site: str, name: str, expression: str, *arguments):
+    """What the expression gives; in it, the module's functions and `inputs` are known."""
+    page.goto(f"{site}/_static/explorables/explorables.css")  # a small page of the same site
+    module = f"{site}/_static/explorables/{name}.mjs"
+    function = f"async ([path, inputs]) => {{ const m = await import(path); return {expression}; }}"
+    return page.evaluate(function, [module, arguments])
+
+
+# --- on the page -----------------------------------------------------------------------------
+
+
+def test_every_explorable_has_its_place():
+    for name, chapter in CHAPTERS.items():
+        notebook = (ROOT / "chapters" / f"{chapter}.ipynb").read_text(encoding="utf-8")
+        assert notebook.count(rf"data-explorable=\"{name}\"") == 1
+    shared = {"elements"}
+    assert {path.stem for path in FOLDER.glob("*.mjs")} == CHAPTERS.keys() | shared
+
+
+@each_explorable
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_it_appears_in_place_of_its_text(page, site, name, viewport):
+    page.set_viewport_size(viewport)
+    place = explorable(page, site, name)
+    assert place.locator(".view").inner_text().strip()
+    assert "On the book's website" not in place.inner_text()
+    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(width) == 0
+    assert page.complaints == []
+
+
+@each_explorable
+def test_without_scripts_its_text_stays(browser, site, name):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/chapters/{CHAPTERS[name]}.html")
+    text = page.locator(f"[data-explorable={name}]").inner_text().replace("’", "'")
+    assert text.startswith("On the book's website")
+    context.close()
+
+
+def test_a_page_without_explorables_fetches_none(page, site):
+    fetched = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.goto(f"{site}/index.html", wait_until="load")
+    assert any(url.split("?")[0].endswith("/explorables.js") for url in fetched)
+    assert [url for url in fetched if url.endswith((".mjs", "bpe_stepper.json"))] == []
+
+
+@each_explorable
+def test_every_control_works_by_keyboard_alone(page, site, name):
+    place = explorable(page, site, name)
+    controls = place.locator(".controls :is(input, select, button)")
+    controls.first.focus()
+    for index in range(controls.count()):
+        control = controls.nth(index)
+        if index:
+            page.keyboard.press("Tab")
+        assert control.evaluate("control => control === document.activeElement")
+        assert control.evaluate("control => (control.labels[0] ?? control).innerText").strip()
+        if control.get_attribute("aria-disabled") == "true":
+            continue
+        seen = {place.inner_html()}
+        for key in keys_for(control):
+            page.keyboard.press(key)
+            seen.add(place.inner_html())
+        assert len(seen) > 1
+        assert control.evaluate("control => control === document.activeElement")
+    assert page.complaints == []
+
+
+def keys_for(control) -> list[str]:
+    """What to press to change a control; a slider may be at one of its ends."""
+    kind = control.evaluate("control => control.type")
+    keys = {
+        "range": ["ArrowLeft", "ArrowRight"],
+        "checkbox": ["Space"],
+        "select-one": ["ArrowDown"],
+        "text": ["End", "x"],
+    }
+    return keys.get(kind, ["Enter"])
+
+
+# --- byte-pair encoding ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_bpe_cuts_words_as_the_package_does(page, site, index):
+    text = data("bpe_stepper")[index]
+    merges = [state["pairs"][0][:2] for state in text["states"] if state["pairs"]]
+    words = [*text["words"], "dreizig", "zwanzigste", "igigig", "zzwzw", "z", "", "straße", "☃ 😀"]
+    for count in (0, 1, 3, len(merges)):
+        learned = merges[:count]
+        cuts = computed(
+            page, site, "bpe_stepper", "inputs[0].map(w => m.cut(w, inputs[1]))", words, learned
+        )
+        assert cuts == [cut_by_package(word, text["letters"], learned) for word in words]
+
+
+def cut_by_package(word, letters, merges):
+    """The word's tokens by `merge_pairs`, letters without an id among them."""
+    tokens = list(dict.fromkeys([*letters, *word, *(left + right for left, right in merges)]))
+    ids = {token: index for index, token in enumerate(tokens)}
+    rules = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in enumerate(merges)}
+    return [tokens[index] for index in merge_pairs([ids[letter] for letter in word], rules)]
+
+
+def test_bpe_steps_forward_and_back(page, site):
+    text = data("bpe_stepper")[0]
+    place = explorable(page, site, "bpe_stepper")
+    status = place.get_by_role("status")
+    said = []
+    for count, state in enumerate(text["states"]):
+        said.append(status.inner_text())
+        assert f"{state['tokens']} tokens" in said[-1]
+        assert f"vocabulary {len(text['letters']) + count}." in said[-1]
+        place.get_by_role("button", name="Merge the next pair").press("Enter")
+    assert status.inner_text() == said[-1]  # the last merge is the last
+    for earlier in reversed(said[:-1]):
+        place.get_by_role("button", name="Undo a merge").press("Enter")
+        assert status.inner_text() == earlier
+
+
+def test_bpe_cuts_the_readers_word(page, site):
+    place = explorable(page, site, "bpe_stepper")
+    place.get_by_label("merges so far").fill("3")
+    place.get_by_label("your own word").fill("dreizig")
+    assert place.get_by_role("list", name="dreizig: 5 tokens").all_inner_texts() == [
+        "d\nr\ne\ni\nzig"
+    ]
+    assert "without an id: d" in place.inner_text()
+
+
+# --- the scale -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 333])
+@pytest.mark.parametrize("stretch", [0.0, 1.0, 1e4], ids=["zero", "normal", "huge"])
+def test_softmax_is_that_of_the_package(page, site, width, stretch):
+    generator = torch.Generator().manual_seed(width)
+    query = stretch * torch.randn(1, width, generator=generator, dtype=torch.float64)
+    keys = torch.randn(5, width, generator=generator, dtype=torch.float64)
+    root = math.sqrt(width)
+    expression = (
+        "inputs[2].map(by => [m.attentionWeights(inputs[0], inputs[1], by),"
+        " m.gradientSize(inputs[0], inputs[1], by)])"
+    )
+    divisors = [root, 1.0]
+    found = computed(
+        page, site, "softmax_scale", expression, query[0].tolist(), keys.tolist(), divisors
+    )
+    for divisor, (weights, gradient) in zip(divisors, found, strict=True):
+        # Without the scale: the package divides by the root, so that the query brings it along.
+        def from_package(q, factor=root / divisor):
+            return mt.attention_weights(q * factor, keys)
+
+        assert weights == pytest.approx(from_package(query)[0].tolist(), abs=1e-9)
+        jacobian = torch.autograd.functional.jacobian(from_package, query)
+        assert gradient == pytest.approx(jacobian.norm().item(), abs=1e-9)
+
+
+def test_softmax_collapses_without_the_scale(page, site):
+    place = explorable(page, site, "softmax_scale")
+
+    def weights():
+        return [float(text) for text in place.locator("tbody td:nth-of-type(2)").all_inner_texts()]
+
+    place.get_by_label("width d_k").fill("10")
+    assert max(weights()) < 0.6
+    place.get_by_label("scores divided by").fill("0")
+    assert max(weights()) > 0.95
+    assert sum(weights()) == pytest.approx(1, abs=0.005)
+    assert "One key takes nearly everything" in place.get_by_role("status").inner_text()
+
+
+# --- masks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "lengths", "side", "empty_rows"),
+    [
+        (1, 1, [0, 1], "right", 1),
+        (3, 5, [2, 5], "right", 0),
+        (3, 5, [2, 5], "left", 1),
+        (5, 5, [0, 3], "right", 5),
+        (5, 5, [1, 3], "left", 6),
+        (1, 6, [1, 6], "left", 0),
+        (4, 6, [6, 4], "left", 0),
+    ],
+)
+def test_masks_are_those_of_the_package(
+    page, site, num_queries, num_keys, lengths, side, empty_rows
+):
+    expression = (
+        "m.paddingMask(inputs[2], inputs[1], inputs[3]).map(real =>"
+        " m.causalMask(inputs[0], inputs[1]).map(row =>"
+        " m.evenWeights(row.map((may, key) => may && real[key]))))"
+    )
+    found = computed(page, site, "mask_builder", expression, num_queries, num_keys, lengths, side)
+
+    rows = [[7] * length + [0] * (num_keys - length) for length in lengths]
+    ids = torch.tensor(rows if side == "right" else [row[::-1] for row in rows])
+    mask = mt.padding_mask(ids) & mt.causal_mask(num_queries, num_keys)
+    query, key = torch.zeros(2, 3, num_queries, 4), torch.zeros(2, 3, num_keys, 4)
+    expected = mt.attention_weights(query, key, mask)[:, 1]
+    assert torch.tensor(found, dtype=torch.float32).allclose(expected)
+    assert (expected.sum(dim=-1) == 0).sum() == empty_rows
+
+
+def test_mask_of_more_queries_than_keys_is_refused_in_the_same_words(page, site):
+    with pytest.raises(ValueError, match="num_queries") as error:
+        mt.causal_mask(5, 3)
+    place = explorable(page, site, "mask_builder")
+    place.get_by_label("queries q").fill("5")
+    place.get_by_label("keys k").fill("3")
+    assert f"ValueError: {error.value}." in place.get_by_role("status").inner_text()
+    place.get_by_label("causal mask").uncheck()
+    assert place.locator("table.mask").count() == 2  # as in cross-attention
+
+
+def test_mask_shows_shapes_and_empty_rows(page, site):
+    place = explorable(page, site, "mask_builder")
+    place.get_by_label("queries q").fill("3")
+    place.get_by_label("keys k").fill("5")
+    place.get_by_label("length of sentence 0").fill("2")
+    place.get_by_label("padding stands on the").select_option("left")
+    shapes = place.locator("table.shapes").inner_text()
+    for shape in ("(2, 3, 3, 5)", "(2, 1, 1, 5)", "(3, 5)", "(2, 1, 3, 5)"):
+        assert shape in shapes
+    status = place.get_by_role("status").inner_text()
+    assert "query 0 stands at position 2" in status
+    assert "query 0 of sentence 0" in status
+    first = place.locator("table.mask").first.locator("tbody tr").first.locator("td")
+    assert first.all_inner_texts() == ["0"] * 5
+
+
+# --- positions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 8, 12, 15])
+def test_positions_are_those_of_the_package(page, site, width):
+    positions, shifts = [0, 1, 5, 43, 63, 1000], [0, 1, 3, 20]
+    table = mt.sinusoidal_positions(1100, width).double()
+    expression = (
+        "inputs[0].map(p => [m.positionCode(p, inputs[2]), inputs[1].map(k =>"
+        " [m.turned(m.positionCode(p, inputs[2]), k), m.dotProduct(p, p + k, inputs[2])])])"
+    )
+    found = computed(page, site, "position_viewer", expression, positions, shifts, width)
+    for p, (code, shifted) in zip(positions, found, strict=True):
+        assert torch.tensor(code, dtype=torch.float64).allclose(table[p], atol=1e-6)
+        for k, (turned, product) in zip(shifts, shifted, strict=True):
+            whole_pairs = table[p + k, : width // 2 * 2]
+            assert torch.tensor(turned, dtype=torch.float64).allclose(whole_pairs, atol=1e-6)
+            assert product == pytest.approx(float(table[p] @ table[p + k]), abs=1e-5)
+
+
+def test_dot_product_stays_where_the_width_is_even(page, site):
+    place = explorable(page, site, "position_viewer")
+
+    def product(p):
+        place.get_by_label("position p").fill(str(p))
+        return place.get_by_role("status").inner_text().partition("The dot product ")[2]
+
+    assert len({product(p) for p in (0, 20, 43)}) == 1
+    place.get_by_label("width d").fill("3")
+    assert len({product(p) for p in (0, 20, 43)}) == 3
+    assert "changes a little with p" in product(0)
+
+
+def test_pairs_are_shown_as_chosen(page, site):
+    place = explorable(page, site, "position_viewer")
+    place.get_by_label("width d").fill("7")
+    boxes = place.get_by_role("checkbox")
+    assert boxes.count() == 4
+    boxes.nth(3).check()
+    captions = place.locator("figcaption").all_inner_texts()
+    assert "A sine alone is no hand" in captions[3]
+    assert place.locator("svg.circle").count() == 3
+
+
+# --- beam search -----------------------------------------------------------------------------
+
+
+class TableStep:
+    """A model whose probabilities are those of beam_tree.json; token 0 stands for all others."""
+
+    def __init__(self, following, end):
+        self.following = following
+        names = {token for row in following.values() for token, _ in row} - {end}
+        self.tokens = ["", end, *sorted(names)]
+        self.texts = [[]]
+        self.history = []
+
+    def __call__(self, tokens):
+        if tokens is not None:
+            pairs = zip(self.texts, tokens.tolist(), strict=True)
+            self.texts = [[*text, self.tokens[token]] for text, token in pairs]
+            self.history.append(self.texts)
+        return torch.stack([self.scores(text) for text in self.texts])
+
+    def scores(self, text):
+        scores = torch.full((len(self.tokens),), -math.inf, dtype=torch.float64)
+        for token, log_prob in self.following[" ".join(text)]:
+            scores[self.tokens.index(token)] = log_prob
+        scores[0] = (1 - scores.exp().sum()).clamp(min=1e-12).log()
+        return scores
+
+    def select(self, rows, sources=None):
+        self.texts = [self.texts[row] for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
+def test_beam_search_is_that_of_the_package(page, site, width):
+    tree = data("beam_tree")
+    alphas = [tenth / 10 for tenth in range(21)]
+    expression = (
+        "inputs[2].map(alpha => m.beamSearch(tokens => inputs[0].next[tokens.join(' ')],"
+        " { ...inputs[0], width: inputs[1], alpha })).map(({ steps, ended }) => [ended[0].tokens,"
+        " steps.map(all => all.filter(c => c.fate === 'kept').map(c => c.tokens))])"
+    )
+    found = computed(page, site, "beam_tree", expression, tree, width, alphas)
+    for alpha, (best, kept) in zip(alphas, found, strict=True):
+        step = TableStep(tree["next"], tree["end"])
+        (expected,) = beam_search(
+            step,
+            1,
+            num_beams=width,
+            alpha=alpha,
+            max_new_tokens=tree["longest"],
+            is_stop=torch.tensor([token == tree["end"] for token in step.tokens]),
+            restrict=lambda logits, _: logits.index_fill(-1, torch.tensor([0]), -math.inf),
+        )
+        assert best == [step.tokens[index] for index in expected]
+        assert kept[:-1] == step.history  # what the last step keeps is given up
+
+
+def test_length_penalty_is_that_of_the_package(page, site):
+    cases = [(length, alpha) for length in (1, 2, 16, 300) for alpha in (0, 0.6, 1, 2)]
+    found = computed(page, site, "beam_tree", "inputs[0].map(c => m.lengthPenalty(...c))", cases)
+    assert found == pytest.approx([mt.length_penalty(*case) for case in cases])
+
+
+def test_beam_shows_the_winner(page, site):
+    place = explorable(page, site, "beam_tree")
+    seen = set()
+    for width in (1, 2, 5):
+        for alpha in (0, 0.6, 2):
+            place.get_by_label("beam width").fill(str(width))
+            place.get_by_label("length penalty α").fill(str(alpha))
+            winner = place.locator("table.texts tr.next th").inner_text().removesuffix(" (wins)")
+            assert f"writes {winner}" in place.get_by_role("status").inner_text()
+            seen.add(winner)
+    assert len(seen) > 1  # the knobs matter

@@ -1,0 +1,179 @@
+"""Compute what two explorables of the website show, and write it beside them.
+
+    python tools/export_explorables.py
+
+The other explorables compute in the browser what they show. These two need what chapters 1 and 10
+learn: the merges of a text, and the probabilities of a trained model. A test computes it again.
+The model is trained anew, which takes a minute.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import minitransformer as mt
+from minitransformer.beam_search import beam_search
+from minitransformer.decoding import Decoding
+from minitransformer.merging import learn_merges
+from minitransformer.trainer import Trainer
+from minitransformer.training import TrainingConfig
+
+FOLDER = Path(__file__).resolve().parent.parent / "_static" / "explorables"
+
+FIVE_WORDS = ["zwei", "zweig", "zwanzig", "vierzig", "fünfzig"]
+LEADERS = 5  # pairs that are shown of each state
+
+NUMBER = 81_234
+WIDEST, LONGEST = 5, 16
+ALPHAS = [tenth / 10 for tenth in range(21)]
+
+
+# --- chapter 1 -------------------------------------------------------------------------------
+
+
+def bpe_stepper() -> list[dict[str, Any]]:
+    """What BPE learns from the five words, and from the numbers that chapter 1 trains on."""
+    draw = random.Random(1)
+    numbers = [mt.number_in_words(draw.randrange(10**6), "de") for _ in range(3000)]
+    return [
+        {"name": "five words", "words": FIVE_WORDS, **merging(FIVE_WORDS, 20)},
+        {"name": "3,000 German numbers", "words": numbers[:4], **merging(numbers, 60)},
+    ]
+
+
+def merging(text: Sequence[str], num_merges: int) -> dict[str, Any]:
+    """The letters of a text, and what holds after 0, 1, 2, ... merges.
+
+    A state says how many tokens the text has, and the most frequent pairs, each as left, right,
+    count. The first of them is merged next.
+    """
+    letters = sorted({letter for word in text for letter in word})
+    ids = {letter: chr(index) for index, letter in enumerate(letters)}
+    words = Counter("".join(ids[letter] for letter in word) for word in text)
+    tokens, merges = learn_merges(words, letters, len(letters) + num_merges)
+    states = []
+    for new in range(len(letters), len(tokens) + 1):
+        counts: Counter[str] = Counter()
+        for word, count in words.items():
+            for left, right in pairwise(word):
+                counts[left + right] += count
+        leaders = sorted(counts, key=lambda pair: (-counts[pair], pair))[:LEADERS]
+        pairs = [[*(tokens[ord(each)] for each in pair), counts[pair]] for pair in leaders]
+        length = sum(len(word) * count for word, count in words.items())
+        states.append({"tokens": length, "pairs": pairs})
+        if new < len(tokens):
+            left, right = merges[new - len(letters)]
+            pair = chr(tokens.index(left)) + chr(tokens.index(right))
+            words = Counter({word.replace(pair, chr(new)): count for word, count in words.items()})
+    return {"letters": letters, "states": states}
+
+
+# --- chapter 10 ------------------------------------------------------------------------------
+
+
+def beginner() -> tuple[mt.Transformer, mt.WordTokenizer, mt.BPETokenizer]:
+    """The translator of chapter 10 that is not done learning."""
+    train = mt.number_words(seed=0)["train"]
+    src_tokenizer = mt.WordTokenizer.train(pair.src for pair in train)
+    tgt_tokenizer = mt.BPETokenizer.train((pair.tgt for pair in train), vocab_size=305)
+    config = mt.TransformerConfig(
+        src_tokenizer.vocab_size,
+        tgt_tokenizer.vocab_size,
+        d_model=64,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=256,
+        norm_first=True,
+        max_len=128,
+    )
+    model = mt.Transformer(config, torch.Generator().manual_seed(10))
+    settings = TrainingConfig(steps=400, warmup_steps=50, peak_learning_rate=6e-3, seed=10)
+    Trainer(model, train, src_tokenizer, tgt_tokenizer, settings).fit(until=175, progress=False)
+    return model.eval(), src_tokenizer, tgt_tokenizer
+
+
+class Recorder:
+    """The model's side of a beam search, which notes what may follow each beginning."""
+
+    def __init__(self, step: Decoding, following: dict[tuple[int, ...], Tensor]) -> None:
+        self.step = step
+        self.following = following
+        self.texts: list[tuple[int, ...]] = [()]
+
+    def __call__(self, tokens: Tensor | None) -> Tensor:
+        if tokens is not None:
+            self.texts = [
+                (*text, token) for text, token in zip(self.texts, tokens.tolist(), strict=True)
+            ]
+        logits = self.step(tokens)
+        self.following.update(zip(self.texts, logits.log_softmax(dim=-1), strict=True))
+        return logits
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        self.texts = [self.texts[row] for row in rows.tolist()]
+        self.step.select(rows, sources)
+
+
+@torch.inference_mode()
+def beam_tree() -> dict[str, Any]:
+    """A sentence, and all next tokens that beams of 1 to 5 look at while they translate it.
+
+    Of what may follow a beginning, one token more than the widest beam is needed: the end may be
+    among the best, and ends a text without taking a place.
+    """
+    model, src_tokenizer, tgt_tokenizer = beginner()
+    source = mt.number_in_words(NUMBER, "en")
+    src = torch.tensor([[*src_tokenizer.encode(source), src_tokenizer.eos_id]])
+    is_stop = torch.arange(tgt_tokenizer.vocab_size) == tgt_tokenizer.eos_id
+    never = torch.tensor([tgt_tokenizer.pad_id])
+    following: dict[tuple[int, ...], Tensor] = {}
+    for width in range(1, WIDEST + 1):
+        for alpha in ALPHAS:
+            beam_search(
+                Recorder(Decoding(model, src, tgt_tokenizer.bos_id, LONGEST), following),
+                1,
+                num_beams=width,
+                alpha=alpha,
+                max_new_tokens=LONGEST,
+                is_stop=is_stop,
+                restrict=lambda logits, _: logits.index_fill(-1, never, -torch.inf),
+            )
+    following_tokens = {}
+    for text, log_probs in following.items():
+        highest, ids = log_probs.index_fill(-1, never, -torch.inf).topk(WIDEST + 1)
+        tokens = tgt_tokenizer.labels(ids.tolist())
+        following_tokens[" ".join(tgt_tokenizer.labels(text))] = [
+            [token, round(log_prob, 4)]
+            for token, log_prob in zip(tokens, highest.tolist(), strict=True)
+        ]
+    return {
+        "source": source,
+        "reference": mt.number_in_words(NUMBER, "de"),
+        "longest": LONGEST,
+        "end": tgt_tokenizer.special_tokens[tgt_tokenizer.eos_id],
+        "next": following_tokens,
+    }
+
+
+def write(name: str, content: Any) -> None:
+    """Write a data file in one step."""
+    path = FOLDER / f"{name}.json"
+    unfinished = path.with_suffix(".json.part")
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+    print(f"{path.name}  {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    write("bpe_stepper", bpe_stepper())
+    write("beam_tree", beam_tree())
