@@ -3,6 +3,7 @@
 # make notebooks  run the chapters again and save their outputs
 # make colab      run the chapters with the versions that Colab has
 # make serve      show the site at http://localhost:8000
+# make oldest     run the package's tests with the oldest versions it supports
 # make clean      remove what the others made, except .venv
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ COLAB_PYTHON ?= $(shell python3.13 -c '' 2>&- && echo python3.13 || echo $(PYTHO
 PORT ?= 8000
 VENV := .venv/bin/python
 
-.PHONY: help book test notebooks colab serve clean
+.PHONY: help book test notebooks colab serve oldest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -34,6 +35,14 @@ colab: .venv/installed build/colab/installed
 serve: book
 	@echo "http://localhost:$(PORT)  (Ctrl-C stops)"
 	@$(VENV) -m http.server --directory _build/html --bind localhost $(PORT)
+
+# The tests of the book and of the site are left out: they need the exact versions of the book.
+oldest:
+	$(PYTHON) -m venv --clear build/oldest
+	$(PYTHON) tools/oldest.py > build/oldest/requirements.txt
+	build/oldest/bin/python -m pip install --disable-pip-version-check -e . \
+	  -r build/oldest/requirements.txt pytest pytest-xdist hypothesis tokenizers PyYAML setuptools
+	build/oldest/bin/python -m pytest -n auto minitransformer tests --ignore=tests/book --ignore=tests/site
 
 clean:
 	rm -rf _build build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,61 @@
 """minitransformer: the Transformer, built chapter by chapter.
 
+Everything below is in the package itself, with no further module to import. A quick start, from
+texts to a translator; each name has a `help` of its own, with shapes, errors and an example.
+
+Texts become integers, and integers texts (chapter 1):
+
+>>> import minitransformer as mt
+>>> pairs = [mt.TextPair("one", "eins"), mt.TextPair("two", "zwei"), mt.TextPair("ten", "zehn")]
+>>> english = mt.WordTokenizer.train(pair.src for pair in pairs)
+>>> german = mt.CharacterTokenizer.train(pair.tgt for pair in pairs)
+>>> german.labels(german.encode("zwei"))
+['z', 'w', 'e', 'i']
+
+A model is its configuration and its parameters (chapters 2 to 8); the configuration has the
+paper's sizes unless it is told others:
+
+>>> import torch
+>>> config = mt.TransformerConfig(
+...     english.vocab_size,
+...     german.vocab_size,
+...     d_model=32,
+...     num_heads=4,
+...     num_encoder_layers=1,
+...     num_decoder_layers=1,
+...     d_ff=64,
+...     dropout=0.0,
+...     norm_first=True,
+... )
+>>> model = mt.Transformer(config, torch.Generator().manual_seed(0))
+
+The trainer makes batches, loss and steps of the pairs (chapter 9). Three are learned by heart:
+
+>>> settings = mt.TrainingConfig(steps=60, warmup_steps=10, peak_learning_rate=1e-2)
+>>> trainer = mt.Trainer(model, pairs, english, german, settings)
+>>> history = trainer.fit(progress=False)
+>>> mt.exact_match(model, pairs, english, german)
+1.0
+
+The model writes, one token after the other (chapter 10):
+
+>>> mt.translate(model, ["ten", "two"], english, german)
+['zehn', 'zwei']
+
+It goes into a folder, and comes back (chapter 9), here or through the Hugging Face Hub:
+
+>>> from tempfile import TemporaryDirectory
+>>> with TemporaryDirectory() as folder:
+...     model.save_pretrained(folder, src=english, tgt=german)
+...     again, english, german = mt.load_translator(folder)
+>>> mt.translate(again, ["one"], english, german)
+['eins']
+
+Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every tensor, and
+`record_attention(model)` collects what looks at what. A model without encoder is a
+`DecoderOnlyTransformer`, with `LanguageModelTrainer` and `complete`. `python -m minitransformer
+train` trains a real translator in minutes.
+
 Each module keeps what a chapter of the book builds:
 
 | module | chapter | what it holds |
@@ -28,7 +84,8 @@ Each module keeps what a chapter of the book builds:
 | `number_words` | 9 | the main job: number words, English to German |
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
-| `checkpoint` | 9 | saving and loading |
+| `checkpoint` | 9 | saving a training, to go on with it |
+| `pretrained`, `model_card` | 9 | saving a model for others, as on the Hugging Face Hub |
 | `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | the cache of keys and values |
 | `fast_decoding` | 10 | one more token for each row |

@@ -66,6 +66,19 @@ def beam_search(
     Returns:
         The ids of a text for each source.
 
+    Example:
+        >>> class Same:  # a model that scores three tokens the same way each time
+        ...     def __call__(self, tokens):
+        ...         rows = 1 if tokens is None else len(tokens)
+        ...         return torch.tensor([[0.0, 2.0, 1.0]]).expand(rows, 3)
+        ...
+        ...     def select(self, rows, sources=None):
+        ...         pass
+        >>> options = {"num_beams": 2, "alpha": 0.6, "max_new_tokens": 3}
+        >>> options |= {"is_stop": torch.tensor([False, False, True])}
+        >>> beam_search(Same(), 1, restrict=lambda scores, length: scores, **options)
+        [[1, 1, 1]]
+
     Built in chapter 10. Paper: Wu et al., section 7.
     """
     logits = step(None)

@@ -45,6 +45,8 @@ class BPETokenizer(Tokenizer):
         ['v', 'i', 'e', 'r', 'zig']
         >>> tokenizer.decode(tokenizer.encode("fünfzig ☃"))
         'fünfzig ☃'
+        >>> Tokenizer.from_dict(tokenizer.to_dict()).tokens == tokenizer.tokens  # as from a file
+        True
 
     Built in chapter 1. Papers: Sennrich et al., section 3.2; Radford et al., section 2.2.
     """

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.pretrained import local_folder, read_config, read_tokenizers
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
@@ -84,6 +85,11 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged, or not a checkpoint of this package.
 
+    Example:
+        >>> load_checkpoint("nowhere.safetensors")
+        Traceback (most recent call last):
+        FileNotFoundError: there is no checkpoint at nowhere.safetensors
+
     Built in chapter 9.
     """
     path = Path(path)
@@ -119,10 +125,20 @@ def rebuild(
     if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
         raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
     config = TransformerConfig(**state["model"])
-    with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
-        kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
-        model = kind(config).to(device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[f"model.{name}"])
+    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
+    prefix = "model."
+    weights = {k.removeprefix(prefix): w for k, w in tensors.items() if k.startswith(prefix)}
+    model = kind.with_weights(config, weights, device)
     return model, {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
+
+
+def load_model(
+    path: str | os.PathLike[str], device: torch.device | str
+) -> tuple[Any, dict[str, Tokenizer]]:
+    """The model and tokenizers of a checkpoint, or of a folder or Hub name of a model."""
+    if Path(path).is_file() or Path(path).suffix == ".safetensors":
+        return rebuild(*load_checkpoint(path), device)
+    folder = local_folder(path)
+    _, config = read_config(folder)
+    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
+    return kind.from_pretrained(folder, device), read_tokenizers(folder, config)

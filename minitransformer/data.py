@@ -23,14 +23,28 @@ __all__ = [
 
 
 class TextPair(NamedTuple):
-    """A source text and its translation."""
+    """A source text and its translation.
+
+    Example:
+        >>> TextPair("two hundred", "zweihundert").tgt
+        'zweihundert'
+
+    Built in chapter 9.
+    """
 
     src: str
     tgt: str
 
 
 class Example(NamedTuple):
-    """The ids of one pair: the source with its end, the target with its begin and end."""
+    """The ids of one pair: the source with its end, the target with its begin and end.
+
+    Example:
+        >>> Example(src=[5, 6, 2], tgt=[1, 9, 2]).src
+        [5, 6, 2]
+
+    Built in chapter 9.
+    """
 
     src: list[int]
     tgt: list[int]
@@ -40,6 +54,13 @@ class Batch(NamedTuple):
     """Padded ids of several examples, int64.
 
     `tgt_output[:, i]` is the token that the model must predict having read `tgt_input[:, : i+1]`.
+
+    Example:
+        >>> batch = collate([Example([4, 2], [1, 7, 8, 2])])
+        >>> isinstance(batch, Batch), batch.tgt_output
+        (True, tensor([[7, 8, 2]]))
+
+    Built in chapter 9.
     """
 
     src: Tensor
@@ -111,6 +132,12 @@ def epoch_batches(
 
     Raises:
         ValueError: if there are no examples or `batch_size` is below 1.
+
+    Example:
+        >>> examples = [Example([2], [1, *range(5, 5 + length), 2]) for length in (3, 1, 2, 4, 1)]
+        >>> batches = epoch_batches(examples, 2, seed=0, epoch=0)
+        >>> sorted([len(example.tgt) for example in batch] for batch in batches)
+        [[3, 3], [4, 5], [6]]
 
     Built in chapter 9.
     """

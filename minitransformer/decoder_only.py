@@ -105,7 +105,7 @@ class DecoderOnlyTransformer(TokenModel):
             smoothing: ε of the loss.
 
         Returns:
-            A scalar, float32: the mean over all targets that are not padding.
+            The mean over all targets that are not padding, a scalar, float32.
 
         Raises:
             TypeError: if ids are not integers.

@@ -61,6 +61,12 @@ class EncoderLayer(nn.Module):
         positional_encoding: of self-attention, see `MultiHeadAttention`.
         max_len: see `MultiHeadAttention`.
 
+    Example:
+        >>> import torch
+        >>> layer, src = EncoderLayer(12, num_heads=3, d_ff=20), torch.randn(2, 5, 12)
+        >>> layer(src).shape, layer(src, "causal").shape
+        (torch.Size([2, 5, 12]), torch.Size([2, 5, 12]))
+
     Built in chapter 8. Paper: section 3.1.
     """
 
@@ -129,6 +135,12 @@ class DecoderLayer(nn.Module):
         num_kv_heads: see `MultiHeadAttention`.
         positional_encoding: of self-attention, see `MultiHeadAttention`.
         max_len: see `MultiHeadAttention`.
+
+    Example:
+        >>> import torch
+        >>> layer = DecoderLayer(12, num_heads=3, d_ff=20)
+        >>> layer(torch.randn(2, 4, 12), torch.randn(2, 5, 12), "causal").shape
+        torch.Size([2, 4, 12])
 
     Built in chapter 8. Paper: section 3.1.
     """
@@ -212,6 +224,12 @@ class Encoder(nn.Module):
         num_layers: number of layers, the paper's N.
         layer_options: the keyword arguments of each `EncoderLayer`.
 
+    Example:
+        >>> import torch
+        >>> encoder = Encoder(2, d_model=12, num_heads=3, d_ff=20)
+        >>> encoder(torch.randn(2, 5, 12)).shape
+        torch.Size([2, 5, 12])
+
     Built in chapter 8. Paper: section 3.1.
     """
 
@@ -238,6 +256,12 @@ class Decoder(nn.Module):
     Args:
         num_layers: number of layers, the paper's N.
         layer_options: the keyword arguments of each `DecoderLayer`.
+
+    Example:
+        >>> import torch
+        >>> decoder = Decoder(2, d_model=12, num_heads=3, d_ff=20)
+        >>> decoder(torch.randn(2, 4, 12), torch.randn(2, 5, 12), "causal").shape
+        torch.Size([2, 4, 12])
 
     Built in chapter 8. Paper: section 3.1.
     """

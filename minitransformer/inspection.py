@@ -58,7 +58,14 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 class TracedTensor(NamedTuple):
-    """A tensor on its way through a model."""
+    """A tensor on its way through a model.
+
+    Example:
+        >>> TracedTensor("w_1", "Linear", "b s f", (2, 5, 20), 260).axes
+        'b s f'
+
+    Built in chapter 8.
+    """
 
     module: str
     """Name of the module that made it, such as "encoder.layers.0.self_attention.w_q"."""
@@ -72,7 +79,16 @@ class TracedTensor(NamedTuple):
 
 
 class Trace(list[TracedTensor]):
-    """What `trace` returns: the tensors in the order in which they were made, shown as a table."""
+    """What `trace` returns: the tensors in the order in which they were made, shown as a table.
+
+    Example:
+        >>> Trace([TracedTensor("w_1", "Linear", "b s f", (2, 5, 20), 260)])
+        tensor made by  class   axes   shape       parameters
+        w_1             Linear  b s f  2 × 5 × 20         260
+        sum                                               260
+
+    Built in chapter 8.
+    """
 
     def __repr__(self) -> str:
         rows = [("tensor made by", "class", "axes", "shape", "parameters")]

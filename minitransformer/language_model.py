@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.checkpoint import load_checkpoint, rebuild
+from minitransformer.checkpoint import load_model
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.inference import evaluating
 from minitransformer.tokenization import Tokenizer
@@ -108,6 +108,17 @@ class LanguageModelTrainer(Trainer):
     Raises:
         ValueError: if there are no texts, too few tokens, or the context is longer than max_len.
 
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> letters = CharacterTokenizer.train(["abcabc"])
+        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
+        >>> model, texts = DecoderOnlyTransformer(config), ["abcabc"] * 9
+        >>> config = TrainingConfig(steps=3, warmup_steps=1, context_length=4)
+        >>> history = LanguageModelTrainer(model, texts, letters, config).fit(progress=False)
+        >>> [row["step"] for row in history]
+        [1, 2, 3]
+
     Built in chapter 10. Paper: Radford et al. (2018), section 3.1.
     """
 
@@ -196,22 +207,35 @@ def bits_per_character(
 def load_language_model(
     path: str | os.PathLike[str], device: torch.device | str = "cpu"
 ) -> tuple[DecoderOnlyTransformer, Tokenizer]:
-    """Read what `complete` needs from a checkpoint: the model and its tokenizer.
+    """Read what `complete` needs: the model and its tokenizer.
 
     Args:
-        path: what `LanguageModelTrainer.save` wrote.
+        path: what `LanguageModelTrainer.save` wrote; or a folder that
+            `DecoderOnlyTransformer.save_pretrained` wrote, here or on the Hugging Face Hub.
         device: where to put the model.
 
     Returns:
         The model, in evaluation mode, and the tokenizer.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint.
-        ValueError: if it is damaged, or no checkpoint of a language model.
+        FileNotFoundError: if there is no checkpoint or folder, or a file of the folder is missing.
+        ValueError: if it is damaged, or holds no language model.
+
+    Example:
+        >>> import tempfile
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> letters = CharacterTokenizer.train(["abc"])
+        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     DecoderOnlyTransformer(config).save_pretrained(folder, text=letters)
+        ...     model, tokenizer = load_language_model(folder)
+        >>> tokenizer.decode(tokenizer.encode("cab"))
+        'cab'
 
     Built in chapter 10.
     """
-    model, tokenizers = rebuild(*load_checkpoint(path), device)
+    model, tokenizers = load_model(path, device)
     if tokenizers.keys() != {"text"}:
         raise ValueError(f"{path} holds no language model: its tokenizers are {sorted(tokenizers)}")
     return model.eval(), tokenizers["text"]

@@ -47,11 +47,8 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
     The texts are the data set's own lower-cased and tokenised ones: words and marks with spaces
     between them. Only the escapes of the tokeniser are undone (`man &apos;s` is `man 's`).
 
-    | split | pairs |
-    | --- | --- |
-    | `train` | 29,000 |
-    | `val` | 1,014 |
-    | `test_2016_flickr` | 1,000 |
+    There are three splits: `train` with 29,000 pairs, `val` with 1,014 and `test_2016_flickr`
+    with 1,000.
 
     The files, 2 MB a language, are downloaded at the first use and then kept in the cache folder
     of the operating system. Where the environment variable `MINITRANSFORMER_DATA` names a folder,
@@ -72,6 +69,11 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
         ValueError: if a language is unknown, both are the same, or a file is damaged.
         FileNotFoundError: if the folder of `MINITRANSFORMER_DATA` lacks a file.
         ConnectionError: if the download fails.
+
+    Example:
+        >>> multi30k("de", "nl")
+        Traceback (most recent call last):
+        ValueError: tgt must be 'de', 'en' or 'fr', got 'nl'
 
     Built in chapter 8. Paper: Elliott et al. (2016), section 2.
     """

@@ -10,7 +10,10 @@ from minitransformer.data import TextPair
 __all__ = ["HELD_OUT_PAIRS", "number_in_words", "number_words"]
 
 HELD_OUT_PAIRS = frozenset({27, 35, 42, 58, 64, 73, 86, 91})
-"""Tens-units pairs that the training numbers never hold; each digit occurs in other pairs."""
+"""Tens-units pairs that the training numbers never hold; each digit occurs in other pairs.
+
+Built in chapter 9.
+"""
 
 
 def number_in_words(number: int, language: str) -> str:
@@ -65,6 +68,8 @@ def number_words(
         >>> splits = number_words(num_train=10, num_held_out=3)
         >>> {name: len(pairs) for name, pairs in splits.items()}
         {'train': 10, 'held_out': 3, 'composition': 3, 'longer': 3}
+        >>> 42 in HELD_OUT_PAIRS
+        True
 
     Built in chapter 9.
     """

@@ -32,6 +32,8 @@ class Packing:
         >>> packing.unpack(torch.tensor([5, 6, 7]))
         tensor([[5, 6],
                 [7, 0]])
+
+    Built in chapter 9.
     """
 
     def __init__(self, real: Tensor) -> None:
@@ -52,7 +54,16 @@ class Packing:
 
 
 class PackedMask(NamedTuple):
-    """What attention must know when queries and keys are packed."""
+    """What attention must know when queries and keys are packed.
+
+    Example:
+        >>> import torch
+        >>> rows = Packing(torch.tensor([[True, True], [True, False]]))
+        >>> PackedMask("causal", rows, rows).mask
+        'causal'
+
+    Built in chapter 9.
+    """
 
     mask: Mask
     """Boolean, broadcastable to (b, h, q, k); True = may be attended. Or "causal"."""

@@ -41,7 +41,15 @@ COLOURS = ("#00204d", "#a5691a", "#5f7fa8", "#b8a13c")
 
 
 def use_book_style() -> None:
-    """Give every figure drawn from here on the book's fonts, sizes and colours."""
+    """Give every figure drawn from here on the book's fonts, sizes and colours.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> with plt.rc_context():
+        ...     use_book_style()
+        ...     plt.rcParams["image.cmap"]
+        'cividis'
+    """
     import matplotlib.pyplot as plt
     from cycler import cycler
 
@@ -72,6 +80,13 @@ def plot_attention(
 
     Raises:
         ValueError: if the labels are not as many as the rows and columns.
+
+    Example:
+        >>> import torch
+        >>> from matplotlib.figure import Figure
+        >>> weights, ax = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), Figure().subplots()
+        >>> plot_attention(weights, ["ich", "bin"], ["I", "am"], ax=ax, title="head 0")
+        <Axes: title={'center': 'head 0'}>
     """
     import matplotlib.pyplot as plt
 
@@ -98,7 +113,16 @@ def plot_attention(
 def plot_attention_grid(
     weights: Tensor, query_labels: Sequence[str], key_labels: Sequence[str], *, columns: int = 2
 ) -> "Figure":
-    """Draw the weights of several heads, (h, q, k), as `plot_attention` does, side by side."""
+    """Draw the weights of several heads, (h, q, k), as `plot_attention` does, side by side.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> import torch
+        >>> figure = plot_attention_grid(torch.full((3, 2, 2), 0.5), ["ich", "bin"], ["I", "am"])
+        >>> [ax.get_title() for ax in figure.axes if ax.get_visible()]
+        ['head 0', 'head 1', 'head 2']
+        >>> plt.close(figure)
+    """
     import matplotlib.pyplot as plt
 
     num_heads = weights.size(0)
@@ -147,6 +171,12 @@ def plot_history(
 
     Raises:
         ValueError: if there is no name, no row has one of them, or `window` is below 1.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> history = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}]
+        >>> plot_history(history, "loss", ax=Figure().subplots())
+        <Axes: xlabel='step', ylabel='loss'>
     """
     import matplotlib.pyplot as plt
 

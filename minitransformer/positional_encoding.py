@@ -101,6 +101,11 @@ class LearnedPositionalEncoding(nn.Module):
         d_model: width, d.
         max_len: number of positions there are vectors for.
 
+    Example:
+        >>> encoding = LearnedPositionalEncoding(4, max_len=9)
+        >>> torch.equal(encoding(torch.zeros(1, 2, 4), start=3)[0], encoding.weight[3:5])
+        True
+
     Built in chapter 3. Paper: Gehring et al. (2017); compared in "Attention Is All You Need",
     table 3, row E.
     """

@@ -17,6 +17,7 @@ from minitransformer.checkpoint import (
     check_folder,
     fingerprint,
     load_checkpoint,
+    load_model,
     rebuild,
     save_checkpoint,
 )
@@ -44,6 +45,16 @@ class Trainer:
 
     Raises:
         ValueError: if there are no pairs.
+
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import WordTokenizer
+        >>> pairs, words = [TextPair("one two", "two one")], WordTokenizer.train(["one two"])
+        >>> sizes = words.vocab_size, words.vocab_size
+        >>> model = Transformer(TransformerConfig(*sizes, d_model=8, num_heads=2, d_ff=16))
+        >>> trainer = Trainer(model, pairs, words, words, TrainingConfig(steps=3, warmup_steps=1))
+        >>> [row["step"] for row in trainer.fit(progress=False)]
+        [1, 2, 3]
 
     Built in chapter 9. Paper: section 5.
     """
@@ -120,7 +131,7 @@ class Trainer:
             progress: whether to draw a progress bar.
 
         Returns:
-            The history: per step its loss (nats), learning rate and gradient norm.
+            The history, which has for each step its loss (nats), learning rate and gradient norm.
 
         Raises:
             FileNotFoundError: if the folder of `checkpoint` does not exist.
@@ -230,22 +241,23 @@ class Trainer:
 def load_translator(
     path: str | os.PathLike[str], device: torch.device | str = "cpu"
 ) -> tuple[Transformer, Tokenizer, Tokenizer]:
-    """Read what `translate` needs from a checkpoint: the model and its two tokenizers.
+    """Read what `translate` needs: the model and its two tokenizers.
 
     Args:
-        path: what `Trainer.save` wrote.
+        path: what `Trainer.save` wrote; or a folder that `Transformer.save_pretrained` wrote, here
+            or on the Hugging Face Hub.
         device: where to put the model.
 
     Returns:
         The model, in evaluation mode, the source and the target tokenizer.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint.
-        ValueError: if it is damaged, or no checkpoint of a translator.
+        FileNotFoundError: if there is no checkpoint or folder, or a file of the folder is missing.
+        ValueError: if it is damaged, or holds no translator.
 
     Built in chapter 9.
     """
-    model, tokenizers = rebuild(*load_checkpoint(path), device)
+    model, tokenizers = load_model(path, device)
     if tokenizers.keys() != {"src", "tgt"}:
         raise ValueError(f"{path} holds no translator: its tokenizers are {sorted(tokenizers)}")
     return model.eval(), tokenizers["src"], tokenizers["tgt"]

@@ -229,6 +229,11 @@ class TrainingConfig:
     Raises:
         ValueError: if a value is out of range.
 
+    Example:
+        >>> TrainingConfig(steps=100, warmup_steps=100)
+        Traceback (most recent call last):
+        ValueError: warmup_steps must be below steps, got 100 and 100
+
     Built in chapter 9. Paper: sections 5.3 and 5.4.
     """
 

@@ -19,12 +19,13 @@ from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
+from minitransformer.pretrained import Pretrained
 from minitransformer.training import linear_cross_entropy
 
 __all__ = ["Transformer"]
 
 
-class TokenModel(nn.Module):
+class TokenModel(Pretrained):
     """What the two models have in common: how tokens become vectors, and how training starts.
 
     Parameters start as follows, whatever the layers did on their own:
@@ -195,7 +196,7 @@ class Transformer(TokenModel):
             smoothing: ε of the loss.
 
         Returns:
-            A scalar, float32: the mean over all targets that are not padding.
+            The mean over all targets that are not padding, a scalar, float32.
 
         Raises:
             TypeError: if ids are not integers.

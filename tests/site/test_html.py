@@ -70,7 +70,7 @@ def is_external(address: str) -> bool:
 def prose(path: Path) -> str:
     """What a reader sees in the page's text, apart from code and formulas."""
     article = BeautifulSoup(str(soup(path).article), "html.parser")
-    for tag in article.select("pre, code, script, style, svg, .math"):
+    for tag in article.select("pre, code, script, style, svg, .math, .sig"):
         tag.decompose()
     return article.get_text(" ")
 

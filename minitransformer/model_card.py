@@ -1,0 +1,76 @@
+"""The card of a model: a README.md that says what it is and how to load it.
+
+Built in chapter 9.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from minitransformer.config import TransformerConfig
+
+__all__ = ["model_card"]
+
+
+def model_card(
+    name: str, kind: str, config: TransformerConfig, num_parameters: int, sides: Sequence[str]
+) -> str:
+    """Write the card. Its first lines are for the Hugging Face Hub, the rest is for people.
+
+    Args:
+        name: of the model's folder.
+        kind: the model's class.
+        config: the model's configuration.
+        num_parameters: how many numbers the model has learned.
+        sides: of the tokenizers that lie in the folder.
+
+    Example:
+        >>> config = TransformerConfig.decoder_only(30)
+        >>> card = model_card("tales", "DecoderOnlyTransformer", config, 18_000_000, ["text"])
+        >>> card.splitlines()[:5]
+        ['---', 'library_name: minitransformer', '---', '', '# tales']
+
+    Built in chapter 9.
+    """
+    if config.num_encoder_layers:
+        does = "An encoder-decoder Transformer, which reads a text and writes another one"
+        tokenizers, load, use = [f"{side}_tokenizer" for side in sides], "translator", "translate"
+    else:
+        does = "A decoder-only Transformer, which reads the beginning of a text and writes on"
+        tokenizers, load, use = ["tokenizer" for _ in sides], "language_model", "complete"
+    if tokenizers:
+        given = ", ".join(tokenizers)
+        example = f'model, {given} = mt.load_{load}("{name}")\n'
+        example += f'print(mt.{use}(model, ["a text"], {given}))'
+    else:
+        example = f'model = mt.{kind}.from_pretrained("{name}")'
+    settings = "\n".join(f"| `{key}` | {value} |" for key, value in asdict(config).items())
+    return f"""\
+---
+library_name: minitransformer
+---
+
+# {name}
+
+{does}. It has {num_parameters:,} parameters and was saved by the Python package `minitransformer`.
+
+## How to load it
+
+"{name}" in these lines is the path of this folder, or the model's name on the Hub.
+
+```python
+import minitransformer as mt
+
+{example}
+```
+
+## Sizes
+
+| setting | value |
+| --- | --- |
+{settings}
+
+## What is not written here
+
+What the model was trained on, how good it is, and under which licence others may use it. Whoever
+publishes it should say so, and name the licence in the first lines of this file, as `license:`.
+"""

@@ -1,0 +1,90 @@
+"""The API reference has an entry for every public name, and its links lead where they say."""
+
+import re
+
+import pytest
+from bs4 import BeautifulSoup, Tag
+
+import minitransformer as mt
+from api_reference import CHAPTERS, PUBLIC, ROOT, with_links
+
+PAGES = [ROOT / "_build" / "html" / "chapters" / f"{name}.html" for name in ("api", "api_training")]
+OF_TYPES = {
+    "Tensor": "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor",
+    "Module": "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module",
+    "int": "https://docs.python.org/3/library/functions.html#int",
+    "ValueError": "https://docs.python.org/3/library/exceptions.html#ValueError",
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> BeautifulSoup:
+    """Both pages of the reference, one after the other."""
+    if not all(path.exists() for path in PAGES):
+        pytest.fail("there is no _build/html: run `make book` first", pytrace=False)
+    return BeautifulSoup("".join(path.read_text(encoding="utf-8") for path in PAGES), "html.parser")
+
+
+def entry(page: BeautifulSoup, name: str) -> Tag:
+    """The description of a public name."""
+    title = page.find("dt", id=PUBLIC[name])
+    assert title is not None, f"{name} has no entry"
+    return title.parent
+
+
+@pytest.mark.parametrize("name", mt.__all__)
+def test_name_has_an_entry(page, name):
+    assert name in entry(page, name).dt.get_text()
+
+
+@pytest.mark.parametrize("name", mt.__all__)
+def test_entry_links_to_its_chapter(page, name):
+    text = entry(page, name).get_text()
+    for number in re.findall(r"Built in chapter (\d+)", text):
+        links = [link["href"] for link in entry(page, name).find_all("a", href=True)]
+        assert f"{CHAPTERS[int(number)]}.html" in links
+    assert "Built in chapter" in text or PUBLIC[name].startswith("minitransformer.plotting.")
+
+
+def test_there_is_no_other_entry(page):
+    titles = page.select(".py.function > dt, .py.class > dt, .py.data > dt")
+    assert {title["id"] for title in titles} == set(PUBLIC.values())
+
+
+@pytest.mark.parametrize("name", OF_TYPES)
+def test_types_of_others_are_linked(page, name):
+    links = {link["href"] for link in page.select("a.external") if link.get_text() == name}
+    assert links == {OF_TYPES[name]}
+
+
+def test_models_show_how_to_save_and_load_them(page):
+    for name in ("Transformer", "DecoderOnlyTransformer"):
+        for method in ("save_pretrained", "from_pretrained", "loss"):
+            assert page.find("dt", id=f"{PUBLIC[name]}.{method}")
+
+
+@pytest.mark.parametrize(
+    ("line", "linked"),
+    [
+        ("Built in chapter 4.", f"Built in :doc:`chapter 4 </chapters/{CHAPTERS[4]}>`."),
+        (
+            "Built in chapters 4 and 8.",
+            f"Built in chapters :doc:`4 </chapters/{CHAPTERS[4]}>` "
+            f"and :doc:`8 </chapters/{CHAPTERS[8]}>`.",
+        ),
+        ("see `ALiBi`", "see :py:obj:`ALiBi <minitransformer.positional_encoding.ALiBi>`"),
+        ("`Trainer.fit`", ":py:obj:`Trainer.fit <minitransformer.trainer.Trainer.fit>`"),
+        ("the mask, `(b, k)`", "the mask, ``(b, k)``"),
+        ("two `Batch`es", f"two :py:obj:`Batch <{PUBLIC['Batch']}>`\\ es"),
+        (
+            "`LanguageModelTrainer.fit`",
+            f":py:obj:`LanguageModelTrainer.fit <{PUBLIC['Trainer']}.fit>`",
+        ),
+        ("`torch.nn.Module`", ":py:obj:`torch.nn.Module`"),
+        ("|i - j|", r"\|i - j\|"),
+        ("``code``", "``code``"),
+        ("nothing of the kind", "nothing of the kind"),
+    ],
+)
+def test_names_become_links(line, linked):
+    assert with_links(line) == linked

@@ -1,0 +1,72 @@
+"""The wheel holds the package, its types and its licence, and asks for little."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import oldest
+
+ROOT = Path(__file__).parent.parent
+NEEDED = {"einops", "matplotlib", "num2words", "numpy", "pooch", "safetensors", "torch", "tqdm"}
+MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a copy of the project, for building leaves files behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "copy", ignore=shutil.ignore_patterns(*MADE))
+    # With the setuptools that is there, so that the network is not needed.
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", ".", "./copy"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    with ZipFile(path) as opened:
+        yield opened
+
+
+def requirements(wheel):
+    """What the wheel asks for: names, and what stands behind them."""
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    asked = Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist")
+    return dict(entry.split(">=", 1) for entry in asked)
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel):
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {f"minitransformer/{path.name}" for path in (ROOT / "minitransformer").glob("*.py")}
+    assert names == modules | {"minitransformer/py.typed"}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_wheel_asks_for_no_more_than_it_says(wheel):
+    asked = requirements(wheel)
+    assert {name for name, rest in asked.items() if "extra" not in rest} == NEEDED
+    extras = [(name, rest) for name, rest in asked.items() if "extra" in rest]
+    assert extras == [("huggingface_hub", '0.25; extra == "hub"')]
+
+
+def test_wheel_has_its_command(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "minitransformer = minitransformer.__main__:main" in wheel.read(name).decode()
+
+
+def test_oldest_versions_are_the_lower_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = [*project["dependencies"], *project["optional-dependencies"]["hub"]]
+    assert oldest.versions() == [bound.replace(">=", "==") for bound in bounds]
+    assert {bound.split(">=")[0] for bound in bounds} == NEEDED | {"huggingface_hub"}
+
+
+def test_bound_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\ndependencies = ["torch~=2.5"]', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"'torch~=2\.5' is no lower bound, such as 'torch>=2\.5'"):
+        oldest.versions(path)
