@@ -13,7 +13,7 @@ let translation; // what is being written
 let started; // the text it began from
 let budget = 0; // how many tokens to write without being asked again
 let writing = false; // whether write() is at it
-let chosen = [1, 2]; // layer and head of the large map: first one that is easy to read
+let chosen = [1, 2]; // layer and head of the large map: at first one that is easy to read
 
 // --- writing ---------------------------------------------------------------------------------
 
@@ -125,7 +125,8 @@ function showHeads() {
 
 /** The chosen head as a table, and its strongest links in words. */
 function showMap() {
-  const { labels, sourceLabels } = translation;
+  const { sourceLabels } = translation;
+  const labels = translation.labels.map((label) => label.replaceAll(" ", "␣"));
   const weights = translation.weights(...chosen);
   const name = `Layer ${chosen[0]}, head ${chosen[1]}`;
   map.caption.textContent = `${name}: where it looks (columns) to write each token (rows), in percent.`;

@@ -57,7 +57,8 @@ def large_map(page: Page) -> torch.Tensor:
     return torch.tensor(
         rows.evaluate_all(
             "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => +cell.title))"
-        )
+        ),
+        dtype=torch.float32,
     )
 
 
@@ -90,8 +91,8 @@ def test_every_head_looks_where_the_package_says(page, translator, text):
     for head, weights in zip(heads, expected.flatten(0, 1), strict=True):
         head.check()
         torch.testing.assert_close(large_map(page), weights, atol=1e-3, rtol=0)
-    labels = page.locator("#live-map tbody th").all_inner_texts()
-    assert labels == tgt_tokenizer.labels(target.tolist())
+    labels = page.locator("#live-map tbody th").all_text_contents()
+    assert labels == [label.replace(" ", "␣") for label in tgt_tokenizer.labels(target.tolist())]
     headings = page.locator("#live-map thead th").all_text_contents()
     assert headings == src_tokenizer.labels(source)
 
