@@ -143,7 +143,7 @@ function showMap() {
   }));
   const strongest = weights.map((row, i) => {
     const most = Math.max(...row);
-    return `${labels[i]} → ${sourceLabels[row.indexOf(most)]} (${percent(most)} %)`;
+    return `${labels[i]} → ${sourceLabels[row.indexOf(most)]} (${percent(most)}\u00a0%)`;
   });
   links.textContent = `${name} in words, each token with the one it looks at most: ${strongest.join(", ")}.`;
 }

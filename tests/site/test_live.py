@@ -108,7 +108,7 @@ def test_heads_are_described_in_words(page):
     word = page.locator("#live-map thead th").all_text_contents()[column]
     words = page.locator("#live-links").inner_text()
     assert words.startswith("Layer 0, head 3 in words")
-    assert f"{word} ({percent} %)" in words
+    assert f"{word} ({percent}\N{NO-BREAK SPACE}%)" in words
 
 
 def test_keyboard_alone_is_enough(page):
