@@ -1,0 +1,164 @@
+"""Write what the page "The translator, live" runs: the model of chapter 9 as an ONNX graph.
+
+    python tools/live_model.py                train as `python -m minitransformer train` does
+    python tools/live_model.py CHECKPOINT     take the model that this command has saved
+
+The files go to `_static/live/`: the graph with its weights, both tokenizers, and a picture of one
+translation for readers without JavaScript.
+"""
+
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+from torch.export import Dim
+
+import minitransformer as mt
+from minitransformer.__main__ import new_trainer
+
+FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
+EXAMPLE = "nine hundred seventy-six thousand forty-two"
+
+
+class NextToken(nn.Module):
+    """What the plain loop of chapter 10 needs of a model, for one source and one beginning."""
+
+    def __init__(self, model: mt.Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Score the token that follows, and tell where every head has looked.
+
+        Args:
+            source: ids, (1, s), int32.
+            target: ids, (1, t), int32, from "begin" on.
+
+        Returns:
+            Scores, (v,), and the weights of cross-attention, (layers, h, t, s).
+        """
+        with mt.record_attention(self.model) as maps:
+            logits = self.model(source, target)
+        cross = [weights for name, weights in maps.items() if name.endswith("cross_attention")]
+        return logits[0, -1], torch.cat(cross)
+
+
+class UncheckedEmbedding(nn.Module):
+    """A `TokenEmbedding` that looks up any id: what raises an error cannot become a graph."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.weight) * self.weight.size(1) ** 0.5
+
+
+def to_graph(model: mt.Transformer) -> onnx.ModelProto:
+    """The model as `NextToken`, for any lengths up to its `max_len`; the model is used up."""
+    for name in ("src_embedding", "tgt_embedding"):
+        setattr(model, name, UncheckedEmbedding(getattr(model, name).weight))
+    for part in model.modules():
+        if isinstance(part, mt.ScaledDotProductAttention):
+            part.backend = "reference"  # the weights are computed anyway
+    longest = model.config.max_len
+    ids = (torch.ones(1, 5, dtype=torch.int32), torch.ones(1, 7, dtype=torch.int32))
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
+        program = torch.onnx.export(
+            NextToken(model).eval(),
+            ids,
+            input_names=["source", "target"],
+            output_names=["scores", "attention"],
+            dynamic_shapes=({1: Dim("s", max=longest)}, {1: Dim("t", max=longest)}),
+            dynamo=True,
+            optimize=False,  # so that every weight keeps its name and its shape
+            verbose=False,
+        )
+    assert program is not None  # it would be, with dynamo=False
+    graph = program.model_proto
+    # What the exporter notes beside the graph: also where on this machine the code stood.
+    graph.graph.ClearField("metadata_props")
+    graph.graph.ClearField("value_info")
+    for node in graph.graph.node:
+        node.ClearField("metadata_props")
+    return graph
+
+
+def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
+    """Give a model the weights that a graph holds.
+
+    Raises:
+        ValueError: if one is missing or has another shape.
+    """
+    stored = {tensor.name.removeprefix("model."): tensor for tensor in graph.graph.initializer}
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)  # a tied weight has two, one is in the graph
+    with torch.no_grad():
+        for parameter, its_names in names.items():
+            tensor = next((stored[name] for name in its_names if name in stored), None)
+            shape = None if tensor is None else tuple(tensor.dims)
+            if tensor is None or shape != tuple(parameter.shape):
+                raise ValueError(
+                    f"the graph must hold {' or '.join(its_names)} of shape "
+                    f"{tuple(parameter.shape)}, found {shape}"
+                )
+            parameter.copy_(torch.from_numpy(numpy_helper.to_array(tensor).copy()))
+
+
+def draw_example(
+    model: mt.Transformer, src_tokenizer: mt.Tokenizer, tgt_tokenizer: mt.Tokenizer, path: Path
+) -> None:
+    """Draw where the heads of the last decoder layer look while the model writes the example."""
+    mt.use_book_style()
+    german = mt.translate(model, [EXAMPLE], src_tokenizer, tgt_tokenizer)[0]
+    source = [*src_tokenizer.encode(EXAMPLE), src_tokenizer.eos_id]
+    written = [*tgt_tokenizer.encode(german), tgt_tokenizer.eos_id]
+    target = [tgt_tokenizer.bos_id, *written[:-1]]
+    with torch.inference_mode():
+        _, weights = NextToken(model)(torch.tensor([source]), torch.tensor([target]))
+    figure = mt.plot_attention_grid(
+        weights[-1], tgt_tokenizer.labels(written), src_tokenizer.labels(source)
+    )
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def write(
+    model: mt.Transformer, src_tokenizer: mt.Tokenizer, tgt_tokenizer: mt.Tokenizer, folder: Path
+) -> list[Path]:
+    """Write the page's files, return their paths; they replace the old ones when all are whole."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        new = Path(name)
+        src_tokenizer.save(new / "source_tokenizer.json")
+        tgt_tokenizer.save(new / "target_tokenizer.json")
+        draw_example(model, src_tokenizer, tgt_tokenizer, new / "example.png")
+        onnx.save_model(to_graph(model), new / "translator.onnx")
+        return [path.replace(folder / path.name) for path in sorted(new.iterdir())]
+
+
+def main(arguments: list[str]) -> int:
+    """Train or load, write, and print what was written; return the exit status."""
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        print(__doc__)
+        return 2
+    if arguments:
+        parts = mt.load_translator(arguments[0])
+    else:
+        trainer = new_trainer(mt.TrainingConfig())
+        trainer.fit()
+        parts = trainer.model, trainer.tokenizers["src"], trainer.tokenizers["tgt"]
+    for path in write(*parts, FOLDER):
+        print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.relative_to(FOLDER.parent.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
