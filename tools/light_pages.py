@@ -25,6 +25,7 @@ UNUSED_SCRIPT = re.compile(
 IMAGE = re.compile(r'<img (?=[^>]*?src="(?P<address>[^"]*)")')
 ICON = re.compile(r"\bfa-[a-z0-9-]+")
 ICON_RULE = re.compile(r'(?P<names>[^{}]*)\{content:"\\(?P<code>[0-9a-f]+)"\}')
+PRIVATE = re.compile("[\ue000-\uf8ff]")  # where icon fonts keep their characters
 ICON_FONTS = ["fa-solid-900", "fa-brands-400"]
 
 
@@ -55,12 +56,16 @@ def waits(picture: Path | None) -> str:
 
 
 def write_icons(app: Sphinx, exception: Exception | None) -> None:
-    """Cut the icon fonts down to what the pages and the theme's script show."""
+    """Cut the icon fonts down to what the pages and the theme show."""
     if exception or not isinstance(app.builder, StandaloneHTMLBuilder):
         return
     static = Path(app.outdir, "_static")
-    codes = icon_codes((static / "styles/pydata-sphinx-theme.css").read_text(encoding="utf-8"))
-    shown = [codes[name] for name in icons_shown(Path(app.outdir)) if name in codes]
+    styles = [(static / f"styles/{name}-theme.css") for name in ("pydata-sphinx", "sphinx-book")]
+    pydata, book = (path.read_text(encoding="utf-8") for path in styles)
+    codes = icon_codes(pydata)
+    shown = {codes[name] for name in icons_shown(Path(app.outdir)) if name in codes}
+    shown |= set(map(ord, PRIVATE.findall(pydata)))
+    shown |= {int(rule["code"], 16) for rule in ICON_RULE.finditer(book)}
     (static / "icons").mkdir(exist_ok=True)
     for name in ICON_FONTS:
         options = subset.Options(flavor="woff")
