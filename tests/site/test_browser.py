@@ -21,6 +21,7 @@ from test_html import CHAPTERS, PAGES, SITE
 
 VIEWS = [("desktop", "light"), ("phone", "dark")]  # each width and each theme once
 WIDTHS = {"desktop": (1300, 900), "phone": (390, 844)}
+PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
 LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
@@ -60,6 +61,10 @@ ONE_TOKEN_OF_EACH_KIND = """() => {
     }
 }"""
 
+LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
+    .filter((code) => code.scrollWidth > code.clientWidth)
+    .map((code) => code.textContent.slice(0, 80))"""
+
 
 @cache
 def weight(path: Path) -> int:
@@ -73,6 +78,7 @@ class Visit:
     """A page in the browser, and what happened while it loaded."""
 
     page: Page
+    width: str
     theme: str
     errors: list[str] = field(default_factory=list)
     asked_elsewhere: list[str] = field(default_factory=list)
@@ -106,8 +112,9 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     address, width, theme = request.param
     size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
     context = browser.new_context(viewport=size, color_scheme=theme)
+    context.set_default_timeout(PATIENCE)
     asked = offline(context, site)
-    visit = Visit(context.new_page(), theme, asked_elsewhere=asked)
+    visit = Visit(context.new_page(), width, theme, asked_elsewhere=asked)
     page = visit.page
     page.on("console", lambda said: said.type == "error" and visit.errors.append(said.text))
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -151,6 +158,8 @@ def test_formulas_are_rendered(visit):
 def test_page_does_not_scroll_sideways(visit):
     assert visit.page.evaluate(STICKS_OUT) == []
     assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    if visit.width == "desktop":
+        assert visit.page.evaluate(LINES_OF_CODE_CUT) == []
 
 
 def test_page_is_light(visit):
@@ -177,7 +186,7 @@ def test_nobody_is_shut_out(visit):
 def page(browser: Browser, site: str) -> Iterator[Page]:
     """A fresh page without a network, which may use the clipboard."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
     offline(context, site)
     yield context.new_page()
     context.close()
