@@ -20,6 +20,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import date
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +44,7 @@ PACKAGE = ROOT / "minitransformer"
 CELL_TIMEOUT = 600
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 CELL_METADATA = ("cellView", "mystnb", "tags")
+NOTEBOOK_METADATA = ("executed_with",)
 
 # Naming the torch that is there makes pip keep it: a notebook service's own build fits its GPU.
 BOOTSTRAP = """\
@@ -111,6 +114,8 @@ def from_script(script: str, previous: NotebookNode | None = None) -> NotebookNo
         if new.source.strip() != old.source.strip():
             break
         new.outputs, new.execution_count = old.outputs, old.execution_count
+    if previous and "executed_with" in previous.metadata:
+        nb.metadata.executed_with = previous.metadata.executed_with
     return normalise(nb)
 
 
@@ -244,6 +249,22 @@ def execute(nb: NotebookNode) -> NotebookNode:
     return nb
 
 
+def recorded(nb: NotebookNode, previous: NotebookNode) -> NotebookNode:
+    """The notebook, fresh from a run, with the versions that ran it and the day.
+
+    Where the run brought nothing new the day stays: the same run gives the same bytes.
+    """
+    nb = nbformat.from_dict(nb)
+    torch = version("torch").partition("+")[0]  # without the build: 2.13.0+cpu
+    day = previous.metadata.get("executed_with", {}).get("date", "")
+    nb.metadata.executed_with = NotebookNode(
+        date=day, minitransformer=version("minitransformer"), torch=torch
+    )
+    if nb != previous:
+        nb.metadata.executed_with.date = date.today().isoformat()
+    return nb
+
+
 # --- tidying ---------------------------------------------------------------------------------
 
 
@@ -262,7 +283,8 @@ def normalise(nb: NotebookNode) -> NotebookNode:
     """The notebook without what differs from run to run: the same run gives the same bytes."""
     nb = nbformat.from_dict(nb)
     nb.nbformat, nb.nbformat_minor = 4, 5
-    nb.metadata = NotebookNode(kernelspec=dict(KERNEL), language_info={"name": "python"})
+    kept = {key: nb.metadata[key] for key in NOTEBOOK_METADATA if key in nb.metadata}
+    nb.metadata = NotebookNode(kept, kernelspec=dict(KERNEL), language_info={"name": "python"})
     nb.cells = [cell for cell in nb.cells if cell.source.strip()]
     for cell in nb.cells:
         cell.source = "\n".join(line.rstrip() for line in cell.source.strip("\n").split("\n"))
@@ -373,7 +395,8 @@ def perform(command: str, chapter: Path, script: Path) -> Path:
     elif command == "sync":
         nb = normalise(sync(read(chapter)))
     elif command == "run":
-        nb = normalise(execute(formatted(sync(with_bootstrap(read(chapter))))))
+        previous = read(chapter)
+        nb = recorded(normalise(execute(formatted(sync(with_bootstrap(previous))))), previous)
     else:
         nb = normalise(with_bootstrap(read(chapter)))
     write(nb, chapter)

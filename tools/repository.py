@@ -46,6 +46,12 @@ def slug(root: Path = ROOT) -> str:
     return url(root).removeprefix("https://github.com/")
 
 
+def pages_url(root: Path = ROOT) -> str:
+    """Where GitHub Pages shows the book: it follows from the repository's address."""
+    owner, name = slug(root).split("/")
+    return f"https://{owner.lower()}.github.io/{name}/"
+
+
 def stale(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Yield each file that disagrees with `_config.yml`, and the text it should have."""
     owner_and_name, shown = slug(root), branch(root)

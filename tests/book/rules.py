@@ -12,6 +12,11 @@ from notebooks import KERNEL, bootstrap_cell, code_cells, is_bootstrap, normalis
 Rule = Callable[[NotebookNode], Iterator[str]]
 
 SHORTEST_ALT_TEXT = 20
+RECORDED = {
+    "date": r"\d{4}-\d\d-\d\d",
+    "minitransformer": r"\d+\.\d+.*",
+    "torch": r"\d+\.\d+.*",
+}
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|tmp|Users|content)/|[A-Z]:\\\w)")
 MEMORY_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}")
@@ -52,6 +57,14 @@ def executed_in_order(nb: NotebookNode) -> Iterator[str]:
         yield f"execution counts are {counts}: run `make notebooks`"
     if not any(cell.outputs for cell in code_cells(nb)):
         yield "no cell has an output"
+
+
+def says_what_ran_it(nb: NotebookNode) -> Iterator[str]:
+    """The notebook records the day and the versions of its run: its page shows them."""
+    record = nb.metadata.get("executed_with", {})
+    for what, pattern in RECORDED.items():
+        if not re.fullmatch(pattern, record.get(what, "")):
+            yield f"executed_with has {what} {record.get(what)!r}: run `make notebooks`"
 
 
 def plain_python(nb: NotebookNode) -> Iterator[str]:
@@ -148,6 +161,7 @@ RULES: list[Rule] = [
     normalised,
     begins_with_bootstrap,
     executed_in_order,
+    says_what_ran_it,
     plain_python,
     clean_outputs,
     figures_described,

@@ -2,6 +2,7 @@
 
 import ast
 import base64
+from datetime import date
 from io import BytesIO
 
 import pytest
@@ -17,6 +18,7 @@ from notebooks import (
     from_script,
     normalise,
     read,
+    recorded,
     sync,
     sync_cell,
     to_script,
@@ -27,6 +29,7 @@ from notebooks import (
 from rules import RULES
 
 ALT = "A line that rises from the origin to the upper right"
+RECORD = {"date": "2026-08-01", "minitransformer": "0.1.0", "torch": "2.13.0"}
 SOLUTION = {"tags": ["hide-cell", "solution"], "cellView": "form"}
 
 
@@ -54,7 +57,7 @@ def chapter(*extra):
     ]
     for cell in code_cells(new_notebook(cells=cells)):
         cell.execution_count = 1
-    return normalise(new_notebook(cells=cells))
+    return normalise(new_notebook(cells=cells, metadata={"executed_with": RECORD}))
 
 
 def broken_rules(nb):
@@ -179,6 +182,13 @@ def test_rules_refuse_other_kernels():
     nb = chapter()
     nb.metadata.kernelspec = {"name": "my-kernel", "display_name": "Mine", "language": "python"}
     assert broken_rules(nb) == {"normalised"}
+
+
+@pytest.mark.parametrize("what", RECORD)
+def test_record_of_the_run_is_whole(what):
+    nb = chapter()
+    del nb.metadata.executed_with[what]
+    assert broken_rules(nb) == {"says_what_ran_it"}
 
 
 # --- tidying ---------------------------------------------------------------------------------
@@ -373,6 +383,25 @@ def test_run_writes_a_chapter_that_runs_and_keeps_one_that_fails(tmp_path, monke
     before = path.read_bytes()
     assert notebooks.main(["run", "01_good"]) == 1
     assert path.read_bytes() == before
+
+
+def test_run_records_versions_and_the_day_of_the_first_run_that_gave_this(monkeypatch):
+    versions = {"minitransformer": "0.2.0", "torch": "2.14.0+cpu"}
+    monkeypatch.setattr(notebooks, "version", versions.__getitem__)
+    nb = chapter()
+    day = RECORD["date"]
+
+    today = recorded(nb, previous=nb).metadata.executed_with  # other versions than nb's
+    assert today == {
+        "date": date.today().isoformat(),
+        "minitransformer": "0.2.0",
+        "torch": "2.14.0",
+    }
+
+    versions.update(minitransformer="0.1.0", torch="2.13.0+cpu")
+    assert recorded(nb, previous=nb).metadata.executed_with.date == day
+    nb.cells[3].outputs = [printed("2\n")]
+    assert recorded(nb, previous=chapter()).metadata.executed_with.date != day
 
 
 def test_run_stops_at_an_error():

@@ -1,0 +1,284 @@
+"""The built pages in a real browser: whole, legible, light, and usable with a keyboard alone.
+
+Every page is opened twice, wide and light, narrow and dark, with every host but our own out of
+reach.
+`test_html.py` checks what needs no browser, links and anchors among it.
+"""
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+
+import repository
+from test_html import CHAPTERS, PAGES, SITE
+
+VIEWS = [("desktop", "light"), ("phone", "dark")]  # each width and each theme once
+WIDTHS = {"desktop": (1300, 900), "phone": (390, 844)}
+PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
+LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
+LARGEST_FIRST_VIEW = 600_000
+COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
+
+SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
+EVERYTHING_SEEN = """async () => {
+    document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
+    for (let y = 0; y < document.body.scrollHeight; y += innerHeight) {
+        scrollTo(0, y);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    scrollTo(0, 0);
+}"""
+ALL_PICTURES = "[...document.images].every((image) => image.complete || !image.checkVisibility())"
+UNRENDERED = r"""() => {
+    const prose = document.querySelector("article").cloneNode(true);
+    prose.querySelectorAll("pre, code, script, style, mjx-container").forEach((e) => e.remove());
+    const raw = prose.textContent.match(/.{0,20}(\\\(|\\\[|\$\$|\\begin).{0,20}/g) ?? [];
+    const empty = [...document.querySelectorAll(".math")].filter(
+        (formula) => !formula.querySelector("mjx-container"));
+    const wrong = document.querySelectorAll("mjx-merror, [data-mjx-error]");
+    return [...raw, ...[...empty, ...wrong].map((formula) => formula.outerHTML.slice(0, 200))];
+}"""
+STICKS_OUT = """() => {
+    const scrolls = (box) => /auto|scroll/.test(getComputedStyle(box).overflowX);
+    const inBox = (e) => e.closest("body") !== e && (scrolls(e) || inBox(e.parentElement));
+    return [...document.querySelectorAll("article *")]
+        .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !inBox(e.parentElement))
+        .map((e) => e.outerHTML.slice(0, 200));
+}"""
+
+ONE_TOKEN_OF_EACH_KIND = """() => {
+    const seen = new Set();
+    for (const token of document.querySelectorAll("pre span[class]")) {
+        if (seen.has(token.className)) token.replaceWith(token.textContent);
+        seen.add(token.className);
+    }
+}"""
+
+LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
+    .filter((code) => code.scrollWidth > code.clientWidth)
+    .map((code) => code.textContent.slice(0, 80))"""
+
+
+@cache
+def weight(path: Path) -> int:
+    """The bytes that travel for a file: text travels compressed."""
+    content = path.read_bytes()
+    return len(gzip.compress(content, 6)) if path.suffix in COMPRESSED else len(content)
+
+
+@dataclass
+class Visit:
+    """A page in the browser, and what happened while it loaded."""
+
+    page: Page
+    width: str
+    theme: str
+    errors: list[str] = field(default_factory=list)
+    asked_elsewhere: list[str] = field(default_factory=list)
+    loaded: set[Path] = field(default_factory=set)
+    first_view: int = 0
+
+    def weight(self) -> int:
+        """The bytes of all that has been loaded so far."""
+        return sum(map(weight, self.loaded))
+
+
+def offline(context: BrowserContext, site: str) -> list[str]:
+    """Let nothing through but our own pages; return the list of what was asked elsewhere."""
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    context.route(lambda url: not url.startswith((f"{site}/", "data:", "blob:")), refuse)
+    return asked
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(page, *view) for page in PAGES for view in VIEWS],
+    ids=lambda view: "-".join(view),
+)
+def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
+    """Each page in each view, loaded, unfolded and scrolled through once."""
+    address, width, theme = request.param
+    size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+    context = browser.new_context(viewport=size, color_scheme=theme)
+    context.set_default_timeout(PATIENCE)
+    asked = offline(context, site)
+    visit = Visit(context.new_page(), width, theme, asked_elsewhere=asked)
+    page = visit.page
+    page.on("console", lambda said: said.type == "error" and visit.errors.append(said.text))
+    page.on("pageerror", lambda error: visit.errors.append(str(error)))
+    page.on("requestfailed", lambda failed: visit.errors.append(f"failed: {failed.url}"))
+
+    def note(response) -> None:
+        if response.status >= 400:
+            visit.errors.append(f"{response.status}: {response.url}")
+        elif response.url.startswith(site):
+            visit.loaded.add(SITE / unquote(urlsplit(response.url).path).lstrip("/"))
+
+    page.on("response", note)
+    page.goto(f"{site}/{address}", wait_until="networkidle")
+    page.evaluate(SET)
+    visit.first_view = visit.weight()
+    page.evaluate(EVERYTHING_SEEN)
+    page.wait_for_function(ALL_PICTURES)
+    yield visit
+    context.close()
+
+
+# --- every page, in every view ---------------------------------------------------------------
+
+
+def test_page_loads_without_an_error(visit):
+    assert visit.errors == []
+
+
+def test_page_asks_nobody_else(visit):
+    assert visit.asked_elsewhere == []
+
+
+def test_page_has_the_reader_s_theme(visit):
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == visit.theme
+
+
+def test_formulas_are_rendered(visit):
+    assert visit.page.evaluate(UNRENDERED) == []
+
+
+def test_page_does_not_scroll_sideways(visit):
+    assert visit.page.evaluate(STICKS_OUT) == []
+    assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    if visit.width == "desktop":
+        assert visit.page.evaluate(LINES_OF_CODE_CUT) == []
+
+
+def test_page_is_light(visit):
+    assert visit.first_view <= LARGEST_FIRST_VIEW
+    assert visit.weight() <= LARGEST_PAGE
+
+
+def test_nobody_is_shut_out(visit):
+    """axe-core finds nothing that it calls serious or critical."""
+    visit.page.evaluate(ONE_TOKEN_OF_EACH_KIND)  # thousands look the same, and take minutes
+    without_formulas = {"exclude": [["mjx-container"]]}  # their parts are MathJax's own
+    found = Axe().run(visit.page, context=without_formulas).response["violations"]
+    assert [
+        (rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:5]])
+        for rule in found
+        if rule["impact"] in {"serious", "critical"}
+    ] == []
+
+
+# --- what a reader does ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(browser: Browser, site: str) -> Iterator[Page]:
+    """A fresh page without a network, which may use the clipboard."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(PATIENCE)
+    offline(context, site)
+    yield context.new_page()
+    context.close()
+
+
+def test_search_finds_a_word_on_its_page(page, site):
+    page.goto(f"{site}/index.html")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("Cybenko")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=Cybenko")
+    expect(page.locator("#search-results ul.search")).to_contain_text("6 · Feed-forward networks")
+    page.locator("#search-results ul.search a", has_text="6 · Feed-forward").first.click()
+    page.wait_for_url("**/chapters/06_feed_forward.html*")
+    expect(page.locator("article")).to_contain_text("Cybenko")
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_rocket_opens_the_chapter_in_colab(page, site, chapter):
+    page.goto(f"{site}/{chapter}", wait_until="domcontentloaded")
+    rocket = page.get_by_role("button", name="Launch interactive content")
+    rocket.focus()
+    page.keyboard.press("Enter")
+    link = page.get_by_role("link", name="Colab")
+    expect(link).to_be_visible()
+    notebook = f"{repository.slug()}/blob/{repository.branch()}/{chapter[:-5]}.ipynb"
+    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+
+
+CHAPTER = CHAPTERS[4]
+
+
+def test_copy_button_copies_the_code_of_its_cell(page, site):
+    page.goto(f"{site}/{CHAPTER}")
+    cell = page.locator(".cell_input:visible", has=page.locator("pre")).nth(2)
+    cell.hover()
+    cell.locator("button.copybtn").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.strip()
+    assert copied.strip() == cell.locator("pre").text_content().strip()
+
+
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_solution_unfolds_with_the_keyboard(page, site, key):
+    page.goto(f"{site}/{CHAPTER}")
+    solution = page.locator(".tag_solution details").first
+    code = solution.locator("pre").first
+    expect(code).to_be_hidden()
+    solution.locator("summary").focus()
+    page.keyboard.press(key)
+    expect(code).to_be_visible()
+    expect(code).to_contain_text("# @title Solution")
+    page.keyboard.press(key)
+    expect(code).to_be_hidden()
+
+
+def test_first_tab_leads_to_the_text(page, site):
+    page.goto(f"{site}/{CHAPTER}")
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to main content")
+    expect(skip).to_be_focused()
+    expect(skip).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+def test_word_of_the_glossary_leads_there(page, site):
+    page.goto(f"{site}/{CHAPTER}")
+    word = page.locator("a.term-link").first
+    assert len(word.get_attribute("title")) > 20
+    word.click()
+    page.wait_for_url("**/chapters/glossary.html#term-*")
+    expect(page.locator("dt:target")).to_be_in_viewport()
+
+
+def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
+    root = urlsplit(repository.pages_url()).path
+    missing = []
+
+    def as_on_github(route: Route) -> None:
+        path = SITE / urlsplit(route.request.url).path.removeprefix(root)
+        if path.is_file():
+            route.fulfill(path=path)
+        else:
+            missing.append(route.request.url)
+            route.fulfill(status=404, path=SITE / "404.html")
+
+    page.route(f"{site}{root}**", as_on_github)
+    lost = f"{site}{root}no/such/page.html"
+    page.goto(lost)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
+    assert missing == [lost]  # and no style, script or picture
+    page.get_by_role("link", name="first page").click()
+    page.wait_for_url(f"{site}{root}index.html")
