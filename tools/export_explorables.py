@@ -124,13 +124,14 @@ class Recorder:
 
 
 @torch.inference_mode()
-def beam_tree() -> dict[str, Any]:
+def beam_tree(
+    model: mt.Transformer, src_tokenizer: mt.WordTokenizer, tgt_tokenizer: mt.BPETokenizer
+) -> dict[str, Any]:
     """A sentence, and all next tokens that beams of 1 to 5 look at while they translate it.
 
     Of what may follow a beginning, one token more than the widest beam is needed: the end may be
     among the best, and ends a text without taking a place.
     """
-    model, src_tokenizer, tgt_tokenizer = beginner()
     source = mt.number_in_words(NUMBER, "en")
     src = torch.tensor([[*src_tokenizer.encode(source), src_tokenizer.eos_id]])
     is_stop = torch.arange(tgt_tokenizer.vocab_size) == tgt_tokenizer.eos_id
@@ -176,4 +177,4 @@ def write(name: str, content: Any) -> None:
 
 if __name__ == "__main__":
     write("bpe_stepper", bpe_stepper())
-    write("beam_tree", beam_tree())
+    write("beam_tree", beam_tree(*beginner()))
