@@ -27,15 +27,11 @@ LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
 
 SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
-EVERYTHING_SEEN = """async () => {
+ALL_ASKED_FOR = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
-    for (let y = 0; y < document.body.scrollHeight; y += innerHeight) {
-        scrollTo(0, y);
-        await new Promise((resolve) => setTimeout(resolve, 20));
-    }
-    scrollTo(0, 0);
+    [...document.images].forEach((image) => { image.loading = "eager"; });
 }"""
-ALL_PICTURES = "[...document.images].every((image) => image.complete || !image.checkVisibility())"
+ALL_THERE = "[...document.images].every((image) => image.complete)"
 UNRENDERED = r"""() => {
     const prose = document.querySelector("article").cloneNode(true);
     prose.querySelectorAll("pre, code, script, style, mjx-container").forEach((e) => e.remove());
@@ -108,7 +104,7 @@ def offline(context: BrowserContext, site: str) -> list[str]:
     ids=lambda view: "-".join(view),
 )
 def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
-    """Each page in each view, loaded, unfolded and scrolled through once."""
+    """Each page in each view, loaded and unfolded once, with all its pictures."""
     address, width, theme = request.param
     size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
     context = browser.new_context(viewport=size, color_scheme=theme)
@@ -130,8 +126,8 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     page.goto(f"{site}/{address}", wait_until="networkidle")
     page.evaluate(SET)
     visit.first_view = visit.weight()
-    page.evaluate(EVERYTHING_SEEN)
-    page.wait_for_function(ALL_PICTURES)
+    page.evaluate(ALL_ASKED_FOR)
+    page.wait_for_function(ALL_THERE)
     yield visit
     context.close()
 
