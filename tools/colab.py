@@ -54,7 +54,7 @@ class Run:
         """A row of the table, and below it what failed."""
         result = "FAILED" if self.complaints else "passed"
         row = f"{self.chapter:<28}{self.seconds:>8.1f}  {result}"
-        return "\n    ".join([row, *self.complaints])
+        return "\n".join([row, *self.complaints]).replace("\n", "\n    ")
 
 
 # --- the environment -------------------------------------------------------------------------
