@@ -21,7 +21,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,7 +54,7 @@ class Run:
         """A row of the table, and below it what failed."""
         result = "FAILED" if self.complaints else "passed"
         row = f"{self.chapter:<28}{self.seconds:>8.1f}  {result}"
-        return "\n    ".join([row, *self.complaints])
+        return "\n".join([row, *self.complaints]).replace("\n", "\n    ")
 
 
 # --- the environment -------------------------------------------------------------------------
@@ -171,9 +170,14 @@ def run(chapter: Path, wheel: Path) -> Run:
             resources={"metadata": {"path": str(alone)}},
         )
         own = {"IPYTHONDIR": scratch, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no word of debuggers
-        with suppress(CellExecutionError):  # worries() finds it in the cell's output
+        complaints = []
+        try:
             client.execute(cleanup_kc=True, env=variables() | own)
-        complaints = [*worries(nb), *disturbed(python, before)]
+        except CellExecutionError:
+            pass  # worries() finds it in the cell's output
+        except (CellTimeoutError, DeadKernelError) as error:
+            complaints.append(str(error).strip().splitlines()[0])
+        complaints += [*worries(nb), *disturbed(python, before)]
     write(nb, COLAB / "chapters" / chapter.name)
     return Run(chapter.stem, time.perf_counter() - started, complaints)
 
@@ -201,11 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\n{'chapter':<28}{'seconds':>8}", flush=True)
     failed = 0
     for chapter in chapters:
-        try:
-            done = run(chapter, wheel)
-        except (CellTimeoutError, DeadKernelError) as error:  # Ctrl-C too ends with a dead kernel
-            print(f"{error}\n{chapter.stem}: stopped", file=sys.stderr)
-            return 1
+        done = run(chapter, wheel)
         print(done, flush=True)
         failed += bool(done.complaints)
     print(f"\n{len(chapters) - failed} passed, {failed} failed")
