@@ -177,7 +177,7 @@ class RotaryPositionalEncoding(nn.Module):
         angles = table_rows(self.table, start, x.size(-2))
         sine, cosine = angles[:, 0::2], angles[:, 1::2]
         interleaved = self.layout == "interleaved"
-        pairs = x.unflatten(-1, (-1, 2)) if interleaved else x.unflatten(-1, (2, -1)).mT
+        pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
         # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
         pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
