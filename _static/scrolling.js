@@ -15,15 +15,25 @@ document.addEventListener("DOMContentLoaded", () => {
   });
   article.querySelectorAll("div.math").forEach((box) => boxes.observe(box));
 
-  // A formula in a line becomes a box of its own when it sticks out of the column.
+  // A formula in a line becomes a box of its own where it sticks out of the column. Measured anew
+  // whenever the article changes its size: while formulas are being set, they can be too wide.
+  // (Tables scroll as a whole.)
+  const inline = [...article.querySelectorAll("span.math")].filter((m) => !m.closest("table"));
   const lines = new ResizeObserver(() => {
+    inline.forEach((formula) => formula.classList.remove("wide"));
     const edge = article.getBoundingClientRect().right + 1;
-    [...article.querySelectorAll("span.math:not(.wide)")]
-      .filter((formula) => formula.firstElementChild?.getBoundingClientRect().right > edge)
-      .forEach((formula) => {
-        formula.classList.add("wide");
+    const wide = new Set(
+      inline.filter((formula) => formula.firstElementChild?.getBoundingClientRect().right > edge),
+    );
+    for (const formula of inline) {
+      formula.classList.toggle("wide", wide.has(formula));
+      if (wide.has(formula)) {
         boxes.observe(formula);
-      });
+      } else {
+        boxes.unobserve(formula);
+        formula.removeAttribute("tabindex");
+      }
+    }
   });
   lines.observe(article);
 });
