@@ -61,6 +61,10 @@ LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
     .filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.slice(0, 80))"""
 
+BOXED_THOUGH_THEY_FIT = """() => [...document.querySelectorAll("span.math.wide")]
+    .filter((formula) => formula.scrollWidth <= formula.clientWidth)
+    .map((formula) => formula.outerHTML.slice(0, 200))"""
+
 
 @cache
 def weight(path: Path) -> int:
@@ -154,6 +158,7 @@ def test_formulas_are_rendered(visit):
 def test_page_does_not_scroll_sideways(visit):
     assert visit.page.evaluate(STICKS_OUT) == []
     assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert visit.page.evaluate(BOXED_THOUGH_THEY_FIT) == []
     if visit.width == "desktop":
         assert visit.page.evaluate(LINES_OF_CODE_CUT) == []
 
