@@ -40,6 +40,8 @@ TORCH_MODULE = re.compile(r"torch\.nn\.modules\.\w+\.")
 CHAPTER_NUMBER = re.compile(r"\bchapter (\d+)|(?<=\bchapters )(\d+)(?: and (\d+))?")
 QUOTED_OR_BAR = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)|\|")
 FIELD = re.compile(r"Alias for field number \d+")
+PARAMETERS = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*?</dd>\n)+)</dl>')
+PARAMETER = re.compile(r"<dd>(.*?)</dd>")
 
 
 def with_links(line: str) -> str:
@@ -118,10 +120,21 @@ def find_documented_name(
     node["reftarget"] = ALIASES.get(target) or TORCH_MODULE.sub("torch.nn.", target)
 
 
+def mend_parameters(app: Sphinx, page: str, template: str, context: Any, tree: object) -> None:
+    """Make lines of a signature's parameters: Sphinx makes them definitions without terms."""
+
+    def lines(parameters: re.Match[str]) -> str:
+        return PARAMETER.sub(r'<span class="parameter">\1</span>', parameters[1])
+
+    if "body" in context:
+        context["body"] = PARAMETERS.sub(lines, context["body"])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Take part in what autodoc and intersphinx do."""
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", skip_unexported)
     app.connect("autodoc-process-bases", show_public_bases)
+    app.connect("html-page-context", mend_parameters)
     app.connect("missing-reference", find_documented_name, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

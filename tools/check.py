@@ -81,7 +81,7 @@ def stages() -> Iterator[Stage]:
             threads=max(1, CORES // workers),
         )
     yield Stage("site", ["make", "--no-print-directory", "book"])
-    yield Stage("pages", ["pytest", "-n", "auto", "--dist", "loadfile", "tests/site"], threads=1)
+    yield Stage("pages", ["pytest", "-n", "auto", "--dist", "loadgroup", "tests/site"], threads=1)
 
 
 def summary(finished: list[Stage]) -> str:

@@ -21,6 +21,14 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process have all tests of a visited page, and all of any other file."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        group = "-".join(parameters["visit"]) if "visit" in parameters else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
     """The address of the built site, without a slash at its end."""
