@@ -55,7 +55,7 @@ library_name: minitransformer
 
 ## How to load it
 
-"{name}" in these lines is the path of this folder, or the model's name on the Hub.
+Replace "{name}" by the path of this folder, or by the name on the Hub, such as "owner/{name}".
 
 ```python
 import minitransformer as mt
@@ -63,7 +63,7 @@ import minitransformer as mt
 {example}
 ```
 
-## Sizes
+## Settings
 
 | setting | value |
 | --- | --- |
