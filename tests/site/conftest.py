@@ -14,13 +14,22 @@ SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 
 
+class Server(ThreadingHTTPServer):
+    """A server with room for all that a page asks for at once."""
+
+    request_queue_size = 128
+
+
 class Quiet(SimpleHTTPRequestHandler):
-    """A file server that keeps its log to itself."""
+    """A handler that keeps its log to itself, and its connections open."""
+
+    protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process have all tests of a visited page, and all of any other file."""
     for item in items:
@@ -33,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def site() -> Iterator[str]:
     """The address of the built site, without a slash at its end."""
     handler = partial(Quiet, directory=str(SITE))
-    with ThreadingHTTPServer(("localhost", 0), handler) as server:
+    with Server(("localhost", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://localhost:{server.server_port}"
         server.shutdown()
