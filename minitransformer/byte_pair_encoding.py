@@ -126,7 +126,7 @@ class BPETokenizer(Tokenizer):
         return merge_pairs([self.ids[SPELLED[byte]] for byte in to_bytes(piece)], self.rules)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join tokens to text; bytes that are no UTF-8 show as "\\ufffd".
+        """Join tokens to text; bytes that are no UTF-8 show as U+FFFD.
 
         Raises:
             ValueError: if an id lies outside the vocabulary.
@@ -134,7 +134,7 @@ class BPETokenizer(Tokenizer):
         return to_text("".join(self.visible(ids)))
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """Each id's token as readable text, for figures; half a character shows as "\\ufffd"."""
+        """Each id's token as readable text, for figures; half a character shows as U+FFFD."""
         return [to_text(self.token(index)) for index in ids]
 
     def to_dict(self) -> dict[str, Any]:

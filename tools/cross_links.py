@@ -162,7 +162,7 @@ def end_of_chapter(app: Sphinx, page: str, book: Book) -> nodes.Node:
         others = [name for name, used in book.uses.items() if module in used and name != page]
         parts = [nodes.Text("Built here: "), module_link(app, page, module)]
         if others:
-            parts += [nodes.Text(", met again in "), *chapter_links(app, page, others)]
+            parts += [nodes.Text(", also met in "), *chapter_links(app, page, others)]
         box += nodes.paragraph("", "", *parts, nodes.Text("."))
     elsewhere = set().union(*book.builds.values()) - built
     if used := sorted(book.uses[page] & elsewhere):

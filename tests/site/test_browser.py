@@ -28,7 +28,12 @@ LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
 
-SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
+SET = """async () => {
+    while (document.querySelector(".math") && !window.MathJax?.startup?.promise)
+        await new Promise((later) => setTimeout(later, 50));
+    await window.MathJax?.startup?.promise;
+    await document.fonts.ready;
+}"""
 ALL_ASKED_FOR = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
     [...document.images].forEach((image) => { image.loading = "eager"; });
@@ -66,6 +71,12 @@ LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
 
 BOXED_THOUGH_THEY_FIT = """() => [...document.querySelectorAll("span.math.wide")]
     .filter((formula) => formula.scrollWidth <= formula.clientWidth)
+    .map((formula) => formula.outerHTML.slice(0, 200))"""
+
+
+WITHOUT_THEIR_BEGINNING = """() => [...document.querySelectorAll("article .math")]
+    .filter((formula) => formula.firstElementChild.getBoundingClientRect().left
+        < formula.getBoundingClientRect().left - 1)
     .map((formula) => formula.outerHTML.slice(0, 200))"""
 
 
@@ -156,6 +167,7 @@ def test_page_has_the_reader_s_theme(visit):
 
 def test_formulas_are_rendered(visit):
     assert visit.page.evaluate(UNRENDERED) == []
+    assert visit.page.evaluate(WITHOUT_THEIR_BEGINNING) == []
 
 
 def test_page_does_not_scroll_sideways(visit):
