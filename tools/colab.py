@@ -15,6 +15,7 @@ One chapter runs at a time, with all cores: some of them measure time.
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,10 @@ SHOWN = ("torch", "numpy", "matplotlib", "ipython", "ipykernel")  # versions wor
 
 # These would let a chapter find what it does not find in Colab, or hide a figure shown there.
 HIDDEN = ("PYTHONPATH", "MPLBACKEND", "MINITRANSFORMER_DATA")
+
+
+# A progress bar is drawn on stderr, and worries nobody.
+PROGRESS = re.compile(r"\d+%\|.*\| \d+/\d+ \[.*\]")
 
 
 @dataclass
@@ -147,8 +152,8 @@ def worries(nb: NotebookNode) -> Iterator[str]:
         for output in cell.outputs:
             if output.output_type == "error":
                 yield f"{first_line!r} raised {output.ename}: {output.evalue}"
-            elif output.get("name") == "stderr":
-                yield f"{first_line!r} wrote to stderr: {output.text.strip()}"
+            elif output.get("name") == "stderr" and (said := PROGRESS.sub("", output.text).strip()):
+                yield f"{first_line!r} wrote to stderr: {said}"
 
 
 def run(chapter: Path, wheel: Path) -> Run:

@@ -147,3 +147,13 @@ def test_unknown_chapter_is_refused(chapters, pip, capsys):
     with pytest.raises(SystemExit):
         colab.main(["44_attention"])
     assert "there is no 44_attention.ipynb" in capsys.readouterr().err
+
+
+def test_progress_is_no_warning(chapters, pip, capsys):
+    bar = "from tqdm import tqdm\n\nfor step in tqdm(range(3), unit='step'):\n    "
+    chapters("01_trains", f"{bar}pass")
+    chapters("02_warns", f"{bar}print(step, file=__import__('sys').stderr)")
+    assert colab.main([]) == 1
+    told = capsys.readouterr().out
+    assert "01_trains" in told.partition("passed\n")[0]
+    assert told.endswith("1 passed, 1 failed\n")
