@@ -44,7 +44,7 @@ HIDDEN = ("PYTHONPATH", "MPLBACKEND", "MINITRANSFORMER_DATA")
 
 
 # A progress bar is drawn on stderr, and worries nobody.
-PROGRESS = re.compile(r"\d+%\|.*\| \d+/\d+ \[.*\]")
+PROGRESS = re.compile(r"\d+%\|[^|\r\n]*\| \d+/\d+ \[[^]\r\n]*\]")
 
 
 @dataclass

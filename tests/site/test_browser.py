@@ -28,12 +28,8 @@ LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
 
-SET = """async () => {
-    while (document.querySelector(".math") && !window.MathJax?.startup?.promise)
-        await new Promise((later) => setTimeout(later, 50));
-    await window.MathJax?.startup?.promise;
-    await document.fonts.ready;
-}"""
+SETTING = "() => !document.querySelector('.math') || window.MathJax?.startup?.promise !== undefined"
+SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
 ALL_ASKED_FOR = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
     [...document.images].forEach((image) => { image.loading = "eager"; });
@@ -92,6 +88,7 @@ class Visit:
     """A page in the browser, and what happened while it loaded."""
 
     page: Page
+    address: str
     width: str
     theme: str
     errors: list[str] = field(default_factory=list)
@@ -128,7 +125,7 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     context = browser.new_context(viewport=size, color_scheme=theme)
     context.set_default_timeout(PATIENCE)
     asked = offline(context, site)
-    visit = Visit(context.new_page(), width, theme, asked_elsewhere=asked)
+    visit = Visit(context.new_page(), address, width, theme, asked_elsewhere=asked)
     page = visit.page
     page.on("console", lambda said: said.type == "error" and visit.errors.append(said.text))
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -142,6 +139,7 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
 
     page.on("response", note)
     page.goto(f"{site}/{address}", wait_until="networkidle")
+    page.wait_for_function(SETTING)
     page.evaluate(SET)
     visit.first_view = visit.weight()
     page.evaluate(ALL_ASKED_FOR)
@@ -194,6 +192,20 @@ def test_nobody_is_shut_out(visit):
     ] == []
 
 
+def test_rocket_of_a_chapter_leads_to_colab(visit):
+    """With the keyboard; pages that are no notebooks have no rocket."""
+    rocket = visit.page.get_by_role("button", name="Launch interactive content")
+    if visit.address not in CHAPTERS:
+        assert rocket.count() == 0
+        return
+    rocket.focus()
+    visit.page.keyboard.press("Enter")
+    link = visit.page.get_by_role("link", name="Colab")
+    expect(link).to_be_visible()
+    notebook = f"{repository.slug()}/blob/{repository.branch()}/{visit.address[:-5]}.ipynb"
+    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+
+
 # --- what a reader does ----------------------------------------------------------------------
 
 
@@ -217,17 +229,6 @@ def test_search_finds_a_word_on_its_page(page, site):
     page.locator("#search-results ul.search a", has_text="6 · Feed-forward").first.click()
     page.wait_for_url("**/chapters/06_feed_forward.html*")
     expect(page.locator("article")).to_contain_text("Cybenko")
-
-
-def test_rocket_opens_the_chapter_in_colab(page, site):
-    page.goto(f"{site}/{CHAPTER}", wait_until="domcontentloaded")
-    rocket = page.get_by_role("button", name="Launch interactive content")
-    rocket.focus()
-    page.keyboard.press("Enter")
-    link = page.get_by_role("link", name="Colab")
-    expect(link).to_be_visible()
-    notebook = f"{repository.slug()}/blob/{repository.branch()}/{CHAPTER[:-5]}.ipynb"
-    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
 
 
 def test_copy_button_copies_the_code_of_its_cell(page, site):
