@@ -1,15 +1,20 @@
-"""Write what the page "The translator, live" runs: the model of chapter 9 as an ONNX graph.
+"""Write what the page "The translator, live" runs: two translators, each as an ONNX graph.
 
-    python tools/live_model.py                train as `python -m minitransformer train` does
-    python tools/live_model.py CHECKPOINT     take the model that this command has saved
+    python -m minitransformer train
+    python tools/live_model.py number_words checkpoints/number_words.pt
+    python benchmarks/grammar.py --save grammar
+    python tools/live_model.py grammar grammar
 
-The files go to `_static/live/`: the graph with its weights, both tokenizers, and a picture of one
-translation for readers without JavaScript.
+The last argument is whatever `minitransformer.load_translator` reads. The files go to
+`_static/live/` and the model's name: the graph with its weights, the model's configuration, both
+tokenizers, and a picture of one translation for readers without JavaScript.
 """
 
+import json
 import sys
 import tempfile
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,10 +25,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import minitransformer as mt
-from minitransformer.__main__ import new_trainer
+from minitransformer.tokenizer_file import write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
-EXAMPLE = "nine hundred seventy-six thousand forty-two"
+EXAMPLES = {
+    "number_words": "nine hundred seventy-six thousand forty-two",
+    "grammar": "He says that she has brought the child a cake.",
+}
 
 
 class NextToken(nn.Module):
@@ -113,13 +121,28 @@ def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
             parameter.copy_(torch.from_numpy(numpy_helper.to_array(tensor).copy()))
 
 
+def read_model(folder: Path) -> tuple[mt.Transformer, mt.Tokenizer, mt.Tokenizer]:
+    """What the package has for a model of the page: the same weights, from the page's graph."""
+    config = mt.TransformerConfig(**json.loads((folder / "config.json").read_text("utf-8")))
+    model = mt.Transformer(config).eval()
+    load_weights(model, onnx.load(folder / "translator.onnx"))
+    src_tokenizer, tgt_tokenizer = (
+        mt.Tokenizer.load(folder / f"{side}_tokenizer.json") for side in ("src", "tgt")
+    )
+    return model, src_tokenizer, tgt_tokenizer
+
+
 def draw_example(
-    model: mt.Transformer, src_tokenizer: mt.Tokenizer, tgt_tokenizer: mt.Tokenizer, path: Path
+    model: mt.Transformer,
+    src_tokenizer: mt.Tokenizer,
+    tgt_tokenizer: mt.Tokenizer,
+    text: str,
+    path: Path,
 ) -> None:
-    """Draw where the heads of the last decoder layer look while the model writes the example."""
+    """Draw where the heads of the last decoder layer look while the model translates a text."""
     mt.use_book_style()
-    german = mt.translate(model, [EXAMPLE], src_tokenizer, tgt_tokenizer)[0]
-    source = [*src_tokenizer.encode(EXAMPLE), src_tokenizer.eos_id]
+    german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
+    source = [*src_tokenizer.encode(text), src_tokenizer.eos_id]
     written = [*tgt_tokenizer.encode(german), tgt_tokenizer.eos_id]
     target = [tgt_tokenizer.bos_id, *written[:-1]]
     with torch.inference_mode():
@@ -132,31 +155,32 @@ def draw_example(
 
 
 def write(
-    model: mt.Transformer, src_tokenizer: mt.Tokenizer, tgt_tokenizer: mt.Tokenizer, folder: Path
+    model: mt.Transformer,
+    src_tokenizer: mt.Tokenizer,
+    tgt_tokenizer: mt.Tokenizer,
+    example: str,
+    folder: Path,
 ) -> list[Path]:
-    """Write the page's files, return their paths; they replace the old ones when all are whole."""
+    """Write the files of a model, return their paths; they come when all are whole."""
+    folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         new = Path(name)
-        src_tokenizer.save(new / "source_tokenizer.json")
-        tgt_tokenizer.save(new / "target_tokenizer.json")
-        draw_example(model, src_tokenizer, tgt_tokenizer, new / "example.png")
+        write_json(asdict(model.config), new / "config.json")
+        src_tokenizer.save(new / "src_tokenizer.json")
+        tgt_tokenizer.save(new / "tgt_tokenizer.json")
+        draw_example(model, src_tokenizer, tgt_tokenizer, example, new / "example.png")
         onnx.save_model(to_graph(model), new / "translator.onnx")
         return [path.replace(folder / path.name) for path in sorted(new.iterdir())]
 
 
 def main(arguments: list[str]) -> int:
-    """Train or load, write, and print what was written; return the exit status."""
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+    """Load, write, and print what was written; return the exit status."""
+    if len(arguments) != 2 or arguments[0] not in EXAMPLES:
         print(__doc__)
         return 2
-    if arguments:
-        parts = mt.load_translator(arguments[0])
-    else:
-        trainer = new_trainer(mt.TrainingConfig())
-        trainer.fit()
-        parts = trainer.model, trainer.tokenizers["src"], trainer.tokenizers["tgt"]
-    for path in write(*parts, FOLDER):
-        print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.relative_to(FOLDER.parent.parent)}")
+    name, path = arguments
+    for file in write(*mt.load_translator(path), EXAMPLES[name], FOLDER / name):
+        print(f"{file.stat().st_size / 1e6:6.2f} MB  {file.relative_to(FOLDER.parent.parent)}")
     return 0
 
 

@@ -1,38 +1,68 @@
 // The page "The translator, live": what one types goes to translator.mjs, what comes back is shown.
-// Nothing of the model is fetched before the reader asks for a translation.
+// Nothing of a model is fetched before the reader asks for it.
 
 const PAUSE = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 350; // ms after a token
 const SMALL = 0.05; // weights below it are left to the colour
 
-const [form, input, step, status, result, german, heads, map, links, example] = [
-  "form", "input", "step", "status", "result", "german", "heads", "map", "links", "example",
+const [form, models, input, step, status, words, result, german, heads, map, links] = [
+  "form", "models", "input", "step", "status", "words", "result", "german", "heads", "map", "links",
 ].map((name) => document.getElementById(`live-${name}`));
 
-let loading; // promise of the translator
+const loading = {}; // the promise of each translator that was asked for, by its model's name
 let translation; // what is being written
 let started; // the text it began from
 let budget = 0; // how many tokens to write without being asked again
 let writing = false; // whether write() is at it
-let chosen = [1, 2]; // layer and head of the large map: at first one that is easy to read
+let chosen; // layer and head of the large map
+
+// --- the model -------------------------------------------------------------------------------
+
+/** The radio button of the chosen model. */
+const model = () => models.querySelector(":checked");
+
+/** Show what belongs to the chosen model, and begin with its first example. */
+function chooseModel() {
+  const { value, dataset } = model();
+  for (const part of document.querySelectorAll("[data-model]")) {
+    part.hidden = part.dataset.model !== value;
+  }
+  forget();
+  say("");
+  result.hidden = true;
+  input.value = document.querySelector(".live-examples:not([hidden]) button").textContent;
+  chosen = dataset.head.split(" ").map(Number);
+  heads.querySelectorAll("label").forEach((label) => label.remove());
+  words.open = false;
+  words.querySelector("p").textContent = "";
+}
+
+/** List the words that the chosen model knows. */
+async function listWords() {
+  if (!words.open) return;
+  const { vocabulary } = await import("./translator.mjs");
+  const known = await vocabulary(model().value);
+  const sorted = known.sort(new Intl.Collator("en", { caseFirst: "lower" }).compare);
+  words.querySelector("p").textContent = sorted.join(" ");
+}
 
 // --- writing ---------------------------------------------------------------------------------
 
 /** Begin with what stands in the input; true if that was possible. */
 async function begin() {
-  budget = 0;
-  translation = undefined;
-  input.removeAttribute("aria-invalid");
+  const { value } = model();
+  forget();
   if (typeof WebAssembly === "undefined") {
     return refuse("This browser has no WebAssembly, and the model cannot run without it.");
   }
   say("Loading the model …");
-  loading ??= import("./translator.mjs").then(({ Translator }) => Translator.load());
+  loading[value] ??= import("./translator.mjs").then(({ Translator }) => Translator.load(value));
   let translator;
   try {
-    translator = await loading;
+    translator = await loading[value];
   } catch (error) {
     return refuse(`The model could not be loaded: ${error.message}. Reload the page to try again.`);
   }
+  if (model().value !== value) return false; // another one was chosen meanwhile
   const complaint = translator.complaint(input.value);
   if (complaint) {
     input.setAttribute("aria-invalid", "true");
@@ -42,6 +72,13 @@ async function begin() {
   translation = translator.begin(started);
   say("Writing …");
   return true;
+}
+
+/** Stop writing. */
+function forget() {
+  budget = 0;
+  translation = undefined;
+  input.removeAttribute("aria-invalid");
 }
 
 /** Write so many tokens more, or begin if there is nothing to go on with. */
@@ -81,13 +118,12 @@ function refuse(message) {
 /** Say what has come out, to screen readers too: once, not at every token. */
 function report() {
   const { ended, ids, labels, text } = translation;
-  if (ended) return say(`Done: ${text}, written in ${ids.length} tokens, the end included.`);
+  if (ended) return say(`Done, in ${ids.length} tokens with the end: ${text}`);
   say(`Token ${ids.length} is “${labels.at(-1)}”. So far: ${text}`);
 }
 
 function show() {
   if (!translation?.ids.length) return;
-  example.hidden = true;
   result.hidden = false;
   german.textContent = translation.text;
   showHeads();
@@ -171,10 +207,13 @@ form.addEventListener("submit", (event) => {
   ask(Infinity);
 });
 step.addEventListener("click", () => ask(1));
-for (const button of document.querySelectorAll("#live-examples button")) {
+models.addEventListener("change", chooseModel);
+words.addEventListener("toggle", listWords);
+for (const button of document.querySelectorAll(".live-examples button")) {
   button.addEventListener("click", () => {
     input.value = button.textContent;
     ask(Infinity);
   });
 }
+chooseModel();
 form.hidden = false; // without this script it would do nothing

@@ -1,18 +1,20 @@
-// The translator in the browser: the tokenizers of chapter 1 and the plain loop of chapter 10,
-// around the model of chapter 9. Nothing here knows about the page: text, ids and numbers only.
+// A translator in the browser: the tokenizers of chapter 1 and the plain loop of chapter 10,
+// around a trained model. Nothing here knows about the page: text, ids and numbers only.
 
 import * as ort from "./onnxruntime/ort.wasm.min.mjs";
 
 ort.env.wasm.numThreads = 1; // more would need headers that a plain web server does not send
 
-const LONGEST_SOURCE = 128; // positions that the model has an encoding for
 const LONGEST_TARGET = 64; // as in minitransformer.translate
 
-/** Words to ids: the WordTokenizer of chapter 1, from its file. */
+/** Words to ids and back: the WordTokenizer of chapter 1, from its file. */
 class WordTokenizer {
   constructor(file) {
+    const joined = file.decoder.decoders.find(({ type }) => type === "Replace");
     this.pattern = new RegExp(file.pre_tokenizer.pattern.Regex, "gu");
+    this.needlessSpace = new RegExp(joined.pattern.Regex, "gu");
     this.ids = new Map(Object.entries(file.model.vocab));
+    this.tokens = inOrder(this.ids);
   }
 
   split(text) {
@@ -21,7 +23,12 @@ class WordTokenizer {
 
   /** The words it knows, without its special tokens. */
   get words() {
-    return [...this.ids.keys()].filter((token) => !token.startsWith("<"));
+    return this.tokens.filter((token) => !token.startsWith("<"));
+  }
+
+  /** These tokens as text. */
+  read(ids) {
+    return ids.map((id) => this.tokens[id]).join(" ").replace(this.needlessSpace, "");
   }
 }
 
@@ -29,8 +36,7 @@ class WordTokenizer {
 class BPEDecoder {
   constructor(file) {
     this.ids = new Map(Object.entries(file.model.vocab));
-    this.tokens = [];
-    for (const [token, id] of this.ids) this.tokens[id] = token;
+    this.tokens = inOrder(this.ids);
     // The file spells each byte as a character: the printable ones of Latin-1 as themselves, the
     // others as the characters from 256 on.
     this.byteOf = new Map();
@@ -41,12 +47,6 @@ class BPEDecoder {
     }
   }
 
-  /** Tokens joined to text; <pad>, <bos> and <eos> leave no trace. */
-  decode(ids) {
-    const silent = ["<pad>", "<bos>", "<eos>"].map((token) => this.ids.get(token));
-    return this.read(ids.filter((id) => !silent.includes(id)));
-  }
-
   /** The bytes of all these tokens as text; what is no character yet shows as "\ufffd". */
   read(ids) {
     const spelled = ids.map((id) => this.tokens[id]).join("");
@@ -55,34 +55,52 @@ class BPEDecoder {
   }
 }
 
-/** The model with its tokenizers. */
+function inOrder(ids) {
+  const tokens = [];
+  for (const [token, id] of ids) tokens[id] = token;
+  return tokens;
+}
+
+const file = (model, name) => new URL(`${model}/${name}`, import.meta.url).href;
+const json = async (model, name) => (await fetch(file(model, name))).json();
+
+/** What cuts the texts that a model reads. */
+async function sourceTokenizer(model) {
+  return new WordTokenizer(await json(model, "src_tokenizer.json"));
+}
+
+/** The words that a model knows; nothing else of it is fetched. */
+export async function vocabulary(model) {
+  return (await sourceTokenizer(model)).words;
+}
+
+/** A model with its tokenizers. */
 export class Translator {
-  /** Fetch everything and make the model ready to run. */
-  static async load() {
-    const file = (name) => new URL(name, import.meta.url).href;
-    const json = async (name) => (await fetch(file(name))).json();
+  /** Fetch everything that lies in a model's folder and make it ready to run. */
+  static async load(model) {
     const translator = new Translator();
-    [translator.source, translator.target, translator.session] = await Promise.all([
-      json("source_tokenizer.json").then((content) => new WordTokenizer(content)),
-      json("target_tokenizer.json").then((content) => new BPEDecoder(content)),
-      ort.InferenceSession.create(file("translator.onnx")),
+    const [config, source, target, session] = await Promise.all([
+      json(model, "config.json"),
+      sourceTokenizer(model),
+      json(model, "tgt_tokenizer.json"),
+      ort.InferenceSession.create(file(model, "translator.onnx")),
     ]);
+    translator.longestSource = config.max_len;
+    translator.source = source;
+    translator.target = new (target.model.type === "BPE" ? BPEDecoder : WordTokenizer)(target);
+    translator.session = session;
     return translator;
   }
 
   /** Why a text cannot be translated, in words for its writer; nothing if it can. */
   complaint(text) {
-    const { ids, words: known } = this.source;
     const words = this.source.split(text);
-    const unknown = [...new Set(words.filter((word) => !ids.has(word)))];
+    const unknown = [...new Set(words.filter((word) => !this.source.ids.has(word)))];
     const quoted = unknown.map((word) => `“${word}”`).join(", ");
-    if (!words.length) return "Please write a number in English words, such as “forty-two”.";
-    if (unknown.length) {
-      return `The model does not know ${quoted}. All it knows is: ${known.join(" ")}`;
-    }
-    if (words.length >= LONGEST_SOURCE) {
-      return `The model reads ${LONGEST_SOURCE - 1} words and hyphens at most, not ${words.length}.`;
-    }
+    const most = this.longestSource - 1; // and the end
+    if (!words.length) return "Please write something to translate.";
+    if (unknown.length) return `The model does not know ${quoted}. Its words are listed below.`;
+    if (words.length > most) return `The model reads ${most} tokens at most, not ${words.length}.`;
     return "";
   }
 
@@ -108,8 +126,10 @@ class Translation {
     return this.ids.at(-1) === this.eos || this.ids.length === LONGEST_TARGET;
   }
 
+  /** What is written as text; <pad>, <bos> and <eos> leave no trace. */
   get text() {
-    return this.target.decode(this.ids);
+    const silent = [this.pad, this.bos, this.eos];
+    return this.target.read(this.ids.filter((id) => !silent.includes(id)));
   }
 
   get labels() {

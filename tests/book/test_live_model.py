@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 
 import onnx
 import onnxruntime
@@ -11,21 +12,15 @@ from helpers import assert_same, small_model
 
 import live_model
 import minitransformer as mt
-from live_model import EXAMPLE, FOLDER, NextToken, load_weights, to_graph, write
+from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_model, to_graph, write
 from minitransformer.__main__ import new_trainer
 from minitransformer.data import TextPair
 
 LENGTHS = [(1, 1), (1, 9), (12, 1), (2, 2), (7, 16), (16, 5), (16, 16)]
-LIVE_SUFFIXES = {".json", ".onnx", ".png"}
-PAGE = FOLDER.parent.parent / "chapters" / "live.md"
+PAGE = (FOLDER.parent.parent / "chapters" / "live.md").read_text("utf-8")
 
-
-@pytest.fixture(scope="module")
-def translator():
-    """The package's model with the weights of the page's graph, and its tokenizers."""
-    trainer = new_trainer(mt.TrainingConfig())
-    load_weights(trainer.model, onnx.load(FOLDER / "translator.onnx"))
-    return trainer.model.eval(), *trainer.tokenizers.values()
+translator = cache(lambda name: read_model(FOLDER / name))
+"""The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
 def assert_computes_the_same(graph, model, src_len, tgt_len):
@@ -85,75 +80,141 @@ def test_graph_tells_nothing_of_the_machine(exported):
 
 
 @pytest.mark.slow
-def test_all_files_are_written_or_none(translator, tmp_path, monkeypatch):
-    folder = tmp_path / "live"
-    folder.mkdir()
+def test_all_files_are_written_or_none(tmp_path, monkeypatch):
+    folder, parts = tmp_path / "number_words", (*translator("number_words"), "seven")
     monkeypatch.setattr(live_model, "to_graph", lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write(*translator, folder)
-    assert [*tmp_path.iterdir(), *folder.iterdir()] == [folder]
+        write(*parts, folder)
+    assert [*tmp_path.rglob("*")] == [folder]
 
-    graph = onnx.load(FOLDER / "translator.onnx")
+    graph = onnx.load(FOLDER / "number_words" / "translator.onnx")
     monkeypatch.setattr(live_model, "to_graph", lambda model: graph)
-    names = {path.name for path in write(*translator, folder)}
+    names = {path.name for path in write(*parts, folder)}
     assert names == {path.name for path in folder.iterdir()}
-    assert names == {path.name for path in FOLDER.iterdir() if path.suffix in LIVE_SUFFIXES}
+    assert names == {path.name for path in (FOLDER / "number_words").iterdir()}
+    assert read_model(folder)[0].config == parts[0].config
 
 
-def test_bad_arguments_print_help(capsys):
-    assert live_model.main(["--help"]) == 2
-    assert "tools/live_model.py CHECKPOINT" in capsys.readouterr().out
+@pytest.mark.parametrize("arguments", [["--help"], ["grammar"], ["numbers", "model.safetensors"]])
+def test_bad_arguments_print_help(capsys, arguments):
+    assert live_model.main(arguments) == 2
+    assert "tools/live_model.py grammar" in capsys.readouterr().out
 
 
-# --- the page's model ------------------------------------------------------------------------
+# --- the page's models -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize(("src_len", "tgt_len"), [*LENGTHS, (128, 64)])
-def test_graph_of_the_page_computes_the_same(translator, src_len, tgt_len):
-    assert_computes_the_same(FOLDER / "translator.onnx", translator[0], src_len, tgt_len)
+def test_graph_of_the_page_computes_the_same(name, src_len, tgt_len):
+    graph = FOLDER / name / "translator.onnx"
+    assert_computes_the_same(graph, translator(name)[0], src_len, tgt_len)
 
 
-def test_tokenizers_of_the_page_are_those_of_training(translator):
-    for name, tokenizer in zip(("source", "target"), translator[1:], strict=True):
-        file = mt.Tokenizer.load(FOLDER / f"{name}_tokenizer.json")
-        assert file.to_dict() == tokenizer.to_dict()
+def test_tokenizers_of_the_page_are_those_of_training():
+    trainer = new_trainer(mt.TrainingConfig())
+    model, *tokenizers = translator("number_words")
+    assert model.config == trainer.model.config
+    for ours, theirs in zip(tokenizers, trainer.tokenizers.values(), strict=True):
+        assert ours.to_dict() == theirs.to_dict()
 
 
-def test_model_is_as_good_as_the_page_says(translator):
-    splits = mt.number_words()
-    for name in ("held_out", "composition"):
-        assert mt.exact_match(translator[0], splits[name][:500], *translator[1:]) > 0.99
-    assert mt.exact_match(translator[0], splits["longer"][:500], *translator[1:]) == 0
+def test_tokenizers_of_the_sentences_know_every_word():
+    for pairs in mt.grammar_sentences(num_train=5_000).values():
+        for tokenizer, texts in zip(
+            translator("grammar")[1:], zip(*pairs, strict=True), strict=True
+        ):
+            assert tokenizer.unk_id not in {i for text in texts for i in tokenizer.encode(text)}
 
 
-def test_page_says_what_the_model_writes(translator):
-    rows = re.findall(r"^\| ([a-z][a-z -]+) \| (.+) \|$", PAGE.read_text("utf-8"), re.M)
-    assert len(rows) == 3
-    right = [
-        TextPair(mt.number_in_words(number, "en"), mt.number_in_words(number, "de"))
-        for number in (976_042, 2_000_341)
+def test_models_are_as_good_as_the_page_says():
+    numbers, sentences = mt.number_words(), mt.grammar_sentences(num_train=1)
+    model, *tokenizers = translator("number_words")
+    for split in ("held_out", "composition"):
+        assert mt.exact_match(model, numbers[split][:500], *tokenizers) > 0.99
+    assert mt.exact_match(model, numbers["longer"][:500], *tokenizers) == 0
+    model, *tokenizers = translator("grammar")
+    right = mt.exact_match(model, sentences["held_out"], *tokenizers)
+    assert right == pytest.approx(0.99, abs=0.002)
+    assert mt.exact_match(model, sentences["deep"], *tokenizers) == pytest.approx(0.001, abs=0.001)
+
+
+def test_page_says_what_the_models_write():
+    rows = dict(re.findall(r"^\| (\w[\w .-]+) \| (.+) \|$", PAGE, re.M))
+    assert rows.pop("You write") == "It writes"
+    written = {
+        "number_words": {text: rows[text] for text in rows if "." not in text}
+        | {mt.number_in_words(n, "en"): mt.number_in_words(n, "de") for n in (976_042, 2_000_341)},
+        "grammar": {text: rows[text] for text in rows if "." in text}
+        | {
+            "He says that she has brought the child a cake.": (
+                "Er sagt, dass sie dem Kind einen Kuchen gebracht hat."
+            ),
+            "The boy reads me a poem.": "Der Junge liest mir ein Gedicht vor.",
+            "The boy will read me a poem.": "Der Junge wird mir ein Gedicht vorlesen.",
+            "The girl gave the doctor an apple.": "Das Mädchen gab dem Arzt einen Apfel.",
+            "The dogs sleeps.": "Die Hunde schlafen.",
+        },
+    }
+    assert {name: len(texts) for name, texts in written.items()} == {
+        "number_words": 5,
+        "grammar": 9,
+    }
+    page = " ".join(PAGE.split())
+    for name, texts in written.items():
+        model, *tokenizers = translator(name)
+        assert mt.translate(model, list(texts), *tokenizers) == list(texts.values())
+        assert f"{EXAMPLES[name]}</button>" in page
+        assert f'<span lang="de">{texts[EXAMPLES[name]]}</span>' in page
+
+
+def looks(name, text):
+    """Every German token, with the English one that each (layer, head) looks at most."""
+    model, src_tokenizer, tgt_tokenizer = translator(name)
+    german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
+    src, tgt_input, tgt_output = mt.collate(
+        mt.encode_pairs([TextPair(text, german)], src_tokenizer, tgt_tokenizer)
+    )
+    _, weights = NextToken(model)(src, tgt_input)
+    words = src_tokenizer.labels(src[0].tolist())
+    return [
+        (
+            token,
+            {
+                (layer, head): words[column]
+                for layer, of_layer in enumerate(weights[:, :, row].argmax(-1).tolist())
+                for head, column in enumerate(of_layer)
+            },
+        )
+        for row, token in enumerate(tgt_tokenizer.labels(tgt_output[0].tolist()))
     ]
-    english, german = zip(*rows, *right, strict=True)
-    assert mt.translate(translator[0], english, *translator[1:]) == list(german)
-    assert {EXAMPLE, right[0].tgt} <= set(re.findall(r"[a-zü -]+", PAGE.read_text("utf-8")))
 
 
-def test_heads_look_at_the_hyphen_to_write_und(translator):
+def test_heads_look_at_the_hyphen_to_write_und():
     """In seven of the eight mostly, in layer 1, head 0 at the tens: so the page says."""
-    model, src_tokenizer, tgt_tokenizer = translator
     looked_at: dict[tuple[int, int], Counter[str]] = {}
     for pair in mt.number_words()["held_out"][:60]:
-        src, tgt_input, tgt_output = mt.collate(
-            mt.encode_pairs([pair], src_tokenizer, tgt_tokenizer)
-        )
-        _, weights = NextToken(model)(src, tgt_input)
-        words = src_tokenizer.labels(src[0].tolist())
-        for row in (tgt_output[0] == tgt_tokenizer.ids["und"]).nonzero()[:, 0].tolist():
-            for layer, of_layer in enumerate(weights[:, :, row].argmax(-1).tolist()):
-                for head, column in enumerate(of_layer):
-                    looked_at.setdefault((layer, head), Counter())[words[column][-2:]] += 1
+        for token, its_heads in looks("number_words", pair.src):
+            if token == "und":
+                for head, word in its_heads.items():
+                    looked_at.setdefault(head, Counter())[word[-2:]] += 1
     most = {head: counts.most_common(1)[0] for head, counts in looked_at.items()}
     total = looked_at[1, 0].total()
     assert total > 50
     assert most.pop((1, 0))[0] == "ty"
     assert all(ending == "-" and count > 0.7 * total for ending, count in most.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "layer", "heads", "links"),
+    [
+        (EXAMPLES["grammar"], 1, range(4), {"gebracht": "brought", "hat": "has"}),
+        ("The boy reads me a poem.", 1, range(4), {"liest": "reads", "vor": "reads"}),
+        ("The girl gave the doctor an apple.", 1, range(4), {"Das": "The"}),
+        ("The girl gave the doctor an apple.", 0, (1, 3), {"Das": "girl"}),
+    ],
+)
+def test_heads_look_where_the_page_says(text, layer, heads, links):
+    found = dict(looks("grammar", text))
+    for token, word in links.items():
+        assert {found[token][layer, head] for head in heads} == {word}

@@ -1,25 +1,22 @@
 """The live page: the browser writes what the package writes, and says what it cannot do."""
 
 import random
+import re
+from functools import cache
 
-import onnx
 import pytest
 import torch
 from playwright.sync_api import Page, expect
 
 import minitransformer as mt
-from live_model import EXAMPLE, FOLDER, NextToken, load_weights
-from minitransformer.__main__ import new_trainer
+from live_model import EXAMPLES, FOLDER, NextToken, read_model
 
 LIVE = "chapters/live.html"
+LABEL = "English, in the words that the model knows"
+SPLITS = {"number_words": mt.number_words, "grammar": lambda: mt.grammar_sentences(num_train=200)}
 
-
-@pytest.fixture(scope="module")
-def translator():
-    """The package's model with the weights of the page's graph, and its tokenizers."""
-    trainer = new_trainer(mt.TrainingConfig())
-    load_weights(trainer.model, onnx.load(FOLDER / "translator.onnx"))
-    return trainer.model.eval(), *trainer.tokenizers.values()
+translator = cache(lambda name: read_model(FOLDER / name))
+"""The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
 @pytest.fixture
@@ -43,9 +40,14 @@ def page(browser, site, requests):
         assert [url for url in requests if not url.startswith((site, "data:", "blob:"))] == []
 
 
+def choose(page: Page, name: str) -> None:
+    """Take this translator."""
+    page.get_by_label({"number_words": "numbers", "grammar": "sentences"}[name]).check()
+
+
 def translate(page: Page, text: str) -> str:
     """Type a text, press the button, and wait for the end."""
-    page.get_by_label("A number in English words").fill(text)
+    page.get_by_label(LABEL).fill(text)
     page.get_by_role("button", name="Translate").click()
     expect(page.get_by_role("status")).to_contain_text("Done", timeout=30_000)
     return page.locator("#live-german").inner_text()
@@ -65,28 +67,40 @@ def large_map(page: Page) -> torch.Tensor:
 # --- the same as the package -----------------------------------------------------------------
 
 
-def test_fifty_translations_are_those_of_the_package(page, translator):
-    splits, generator = mt.number_words(), random.Random(6)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fifty_translations_are_those_of_the_package(page, name):
+    generator, splits = random.Random(6), SPLITS[name]()
+    model, *tokenizers = translator(name)
     texts = [
         pair.src
-        for name, size in (("train", 20), ("held_out", 10), ("composition", 10), ("longer", 10))
-        for pair in generator.sample(splits[name], size)
+        for (split, pairs), size in zip(splits.items(), (20, 10, 10, 10), strict=True)
+        for pair in generator.sample(pairs, size)
     ]
     assert len({len(text.split()) for text in texts}) > 5  # short and long
+    choose(page, name)
     found = [translate(page, text) for text in texts]
-    assert found == mt.translate(translator[0], texts, *translator[1:])
+    assert found == mt.translate(model, texts, *tokenizers)
 
 
-@pytest.mark.parametrize("text", [EXAMPLE, "seven", "two million sixteen thousand three hundred"])
-def test_every_head_looks_where_the_package_says(page, translator, text):
-    model, src_tokenizer, tgt_tokenizer = translator
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *EXAMPLES.items(),
+        ("number_words", "seven"),
+        ("number_words", "two million sixteen thousand three hundred"),
+        ("grammar", "We sleep."),
+    ],
+)
+def test_every_head_looks_where_the_package_says(page, name, text):
+    model, src_tokenizer, tgt_tokenizer = translator(name)
+    choose(page, name)
     translate(page, text)
     source = [*src_tokenizer.encode(text), src_tokenizer.eos_id]
     target = mt.generate(model, torch.tensor([source]), max_new_tokens=64)[0]
     with torch.inference_mode():
         beginning = torch.tensor([[tgt_tokenizer.bos_id, *target[:-1]]])
         _, expected = NextToken(model)(torch.tensor([source]), beginning)
-    heads = page.get_by_role("radio").all()
+    heads = page.locator("#live-heads").get_by_role("radio").all()
     assert len(heads) == expected.size(0) * expected.size(1)
     for head, weights in zip(heads, expected.flatten(0, 1), strict=True):
         head.check()
@@ -112,14 +126,16 @@ def test_heads_are_described_in_words(page):
 
 
 def test_keyboard_alone_is_enough(page):
-    page.get_by_label("A number in English words").focus()
+    page.get_by_label(LABEL).focus()
     page.keyboard.press("Control+A")
     page.keyboard.type("forty-two")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("Done: zweiundvierzig", timeout=30_000)
+    expect(page.get_by_role("status")).to_contain_text(
+        "Done, in 5 tokens with the end: zweiundvierzig", timeout=30_000
+    )
     for _ in range(30):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.type") == "radio":
+        if page.evaluate("document.activeElement.name") == "head":
             break
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="layer 1, head 3")).to_be_checked()
@@ -128,55 +144,98 @@ def test_keyboard_alone_is_enough(page):
 
 def test_one_token_at_a_time(page):
     status, step = page.get_by_role("status"), page.get_by_role("button", name="One token")
-    page.get_by_label("A number in English words").fill("forty-two")
+    page.get_by_label(LABEL).fill("forty-two")
     step.click()
     expect(status).to_have_text("Token 1 is “zwei”. So far: zwei", timeout=30_000)
     step.click()
     expect(status).to_have_text("Token 2 is “und”. So far: zweiund")
     page.get_by_role("button", name="Translate").click()  # goes on
-    expect(status).to_have_text("Done: zweiundvierzig, written in 5 tokens, the end included.")
-    page.get_by_label("A number in English words").fill("two")
+    expect(status).to_have_text("Done, in 5 tokens with the end: zweiundvierzig")
+    page.get_by_label(LABEL).fill("two")
     step.click()  # another text: begins anew
     expect(status).to_have_text("Token 1 is “zwei”. So far: zwei")
 
 
-def test_examples_are_translated(page, translator):
-    for button in page.locator("#live-examples button").all():
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_translated(page, name):
+    model, *tokenizers = translator(name)
+    choose(page, name)
+    buttons = page.locator(".live-examples button:visible").all()
+    assert len(buttons) == 5
+    for button in buttons:
         text = button.inner_text()
         button.click()
-        german = mt.translate(translator[0], [text], *translator[1:])[0]
-        expect(page.get_by_role("status")).to_contain_text(f"Done: {german},", timeout=30_000)
+        german = mt.translate(model, [text], *tokenizers)[0]
+        expect(page.get_by_role("status")).to_contain_text(
+            re.compile(f"^Done, .*: {re.escape(german)}$"), timeout=30_000
+        )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_choosing_a_translator_begins_with_its_example(page, name):
+    other = next(key for key in EXAMPLES if key != name)
+    choose(page, other)
+    translate(page, page.get_by_label(LABEL).input_value())
+    page.get_by_role("radio", name="layer 0, head 0").check()
+    choose(page, name)
+    expect(page.get_by_role("status")).to_have_text("")
+    expect(page.locator("#live-result")).to_be_hidden()
+    expect(page.locator(".live-example:visible img")).to_have_attribute("src", re.compile(name))
+    expect(page.get_by_label(LABEL)).to_have_value(EXAMPLES[name])
+    translate(page, EXAMPLES[name])
+    heads = page.locator("#live-heads").get_by_role("radio").all()
+    assert len(heads) == 8
+    assert not heads[0].is_checked()
+
+
+def test_choosing_another_translator_stops_the_first_one(page):
+    """Whether its model is still on its way, or it is writing."""
+    for name in ("number_words", "grammar"):
+        choose(page, name)
+        page.get_by_role("button", name="Translate").click()
+    expect(page.get_by_role("status")).to_contain_text(": Er sagt", timeout=30_000)
+    assert page.locator("#live-map tbody th").first.inner_text() == "Er"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("", "Please write a number in English words"),
-        ("  \n ", "Please write a number in English words"),
-        ("forty-tow", "does not know “tow”. All it knows is:"),
-        ("Forty 42 forty", "does not know “Forty”, “42”."),
-        ("constructor <eos>", "does not know “constructor”, “<”, “eos”, “>”."),
-        ("one " * 128, "reads 127 words and hyphens at most, not 128"),
+        ("number_words", "", "Please write something to translate."),
+        ("grammar", "  \n ", "Please write something to translate."),
+        ("number_words", "forty-tow", "does not know “tow”."),
+        ("number_words", "Forty 42 forty", "does not know “Forty”, “42”."),
+        ("number_words", "constructor <eos>", "does not know “constructor”, “<”, “eos”, “>”."),
+        ("number_words", "one " * 128, "reads 127 tokens at most, not 128"),
+        ("grammar", "forty", "does not know “forty”."),
+        ("grammar", "The dog sleeps. " * 32, "reads 127 tokens at most, not 128"),
     ],
 )
-def test_what_cannot_be_translated_is_explained(page, text, message):
-    page.get_by_label("A number in English words").fill(text)
+def test_what_cannot_be_translated_is_explained(page, name, text, message):
+    choose(page, name)
+    page.get_by_label(LABEL).fill(text)
     page.get_by_role("button", name="Translate").click()
     expect(page.get_by_role("status")).to_contain_text(message, timeout=30_000)
     assert page.locator("#live-result").is_hidden()
 
 
-def test_message_names_every_word_that_the_model_knows(page, translator):
-    page.get_by_label("A number in English words").fill("zeroth")
-    page.get_by_role("button", name="Translate").click()
-    expect(page.get_by_role("status")).to_contain_text("knows", timeout=30_000)
-    known = page.get_by_role("status").inner_text().partition("All it knows is: ")[2].split()
-    assert known == list(translator[1].tokens[len(mt.Tokenizer.special_tokens) :])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_word_that_the_model_knows_is_listed(page, name, requests):
+    choose(page, name)
+    page.locator("#live-words summary").click()
+    listed = page.locator("#live-words p")
+    expect(listed).not_to_be_empty()
+    known = translator(name)[1].tokens[len(mt.Tokenizer.special_tokens) :]
+    assert sorted(listed.inner_text().split()) == sorted(known)
+    assert [url for url in requests if url.endswith((".onnx", ".wasm"))] == []
 
 
-def test_longest_text_is_that_of_the_model(page, translator):
-    longest = translator[0].config.max_len - 1  # and the end
-    assert translate(page, "one " * longest)
+@pytest.mark.parametrize(("name", "word"), [("number_words", "one "), ("grammar", "dog ")])
+def test_longest_text_is_that_of_the_model(page, name, word):
+    longest = translator(name)[0].config.max_len - 1  # and the end
+    choose(page, name)
+    page.get_by_label(LABEL).fill(word * longest)
+    page.get_by_role("button", name="One token").click()
+    expect(page.get_by_role("status")).to_contain_text("Token 1 is", timeout=30_000)
 
 
 # --- the browser -----------------------------------------------------------------------------
@@ -197,14 +256,14 @@ def test_without_webassembly_the_page_says_so(browser, site):
         page.goto(f"{site}/{LIVE}")
         page.get_by_role("button", name="Translate").click()
         expect(page.get_by_role("status")).to_contain_text("no WebAssembly")
-        assert page.locator("#live-example img").is_visible()
+        assert page.locator(".live-example img").first.is_visible()
 
 
 def test_without_javascript_there_is_a_picture(browser, site):
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{site}/{LIVE}")
-        assert page.locator("#live-example img").is_visible()
+        assert page.locator(".live-example img").first.is_visible()
         assert page.locator("#live-form").is_hidden()
 
 
@@ -222,5 +281,7 @@ def test_phone_page_does_not_scroll_sideways(browser, site):
     with browser.new_context(viewport={"width": 390, "height": 844}) as context:
         page = context.new_page()
         page.goto(f"{site}/{LIVE}")
-        translate(page, EXAMPLE)
+        for name, text in EXAMPLES.items():
+            choose(page, name)
+            translate(page, text)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
