@@ -10,7 +10,6 @@ const [form, models, input, step, status, words, result, german, heads, map, lin
 
 const loading = {}; // the promise of each translator that was asked for, by its model's name
 let translation; // what is being written
-let started; // the text it began from
 let budget = 0; // how many tokens to write without being asked again
 let writing = false; // whether write() is at it
 let chosen; // layer and head of the large map
@@ -26,9 +25,7 @@ function chooseModel() {
   for (const part of document.querySelectorAll("[data-model]")) {
     part.hidden = part.dataset.model !== value;
   }
-  forget();
-  say("");
-  result.hidden = true;
+  clear();
   input.value = document.querySelector(".live-examples:not([hidden]) button").textContent;
   chosen = dataset.head.split(" ").map(Number);
   heads.querySelectorAll("label").forEach((label) => label.remove());
@@ -63,13 +60,13 @@ async function begin() {
     return refuse(`The model could not be loaded: ${error.message}. Reload the page to try again.`);
   }
   if (model().value !== value) return false; // another one was chosen meanwhile
+  document.querySelectorAll(".live-example").forEach((picture) => picture.remove());
   const complaint = translator.complaint(input.value);
   if (complaint) {
     input.setAttribute("aria-invalid", "true");
     return refuse(complaint);
   }
-  started = input.value;
-  translation = translator.begin(started);
+  translation = translator.begin(input.value);
   say("Writing …");
   return true;
 }
@@ -81,9 +78,16 @@ function forget() {
   input.removeAttribute("aria-invalid");
 }
 
+/** Stop, and take from the page what belongs to another text. */
+function clear() {
+  forget();
+  say("");
+  result.hidden = true;
+}
+
 /** Write so many tokens more, or begin if there is nothing to go on with. */
 async function ask(tokens) {
-  const unfinished = translation && !translation.ended && started === input.value;
+  const unfinished = translation && !translation.ended;
   if (!unfinished && !(await begin())) return;
   budget = tokens;
   if (!writing) write();
@@ -118,7 +122,10 @@ function refuse(message) {
 /** Say what has come out, to screen readers too: once, not at every token. */
 function report() {
   const { ended, ids, labels, text } = translation;
-  if (ended) return say(`Done, in ${ids.length} tokens with the end: ${text}`);
+  if (ended) {
+    say(`Done, in ${ids.length} tokens with the end`);
+    return status.append(element("span", { className: "visually-hidden" }, `: ${text}`));
+  }
   say(`Token ${ids.length} is “${labels.at(-1)}”. So far: ${text}`);
 }
 
@@ -179,7 +186,7 @@ function showMap() {
   }));
   const strongest = weights.map((row, i) => {
     const most = Math.max(...row);
-    return `${labels[i]} → ${sourceLabels[row.indexOf(most)]} (${percent(most)}\u00a0%)`;
+    return `“${labels[i]}” → “${sourceLabels[row.indexOf(most)]}” (${percent(most)}\u00a0%)`;
   });
   links.textContent = `${name} in words, each token with the one it looks at most: ${strongest.join(", ")}.`;
 }
@@ -206,11 +213,15 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   ask(Infinity);
 });
-step.addEventListener("click", () => ask(1));
+step.addEventListener("click", () => {
+  if (!translation?.ended) ask(1);
+});
+input.addEventListener("input", clear);
 models.addEventListener("change", chooseModel);
 words.addEventListener("toggle", listWords);
 for (const button of document.querySelectorAll(".live-examples button")) {
   button.addEventListener("click", () => {
+    clear();
     input.value = button.textContent;
     ask(Infinity);
   });

@@ -133,6 +133,14 @@ def test_models_are_as_good_as_the_page_says():
     for split in ("held_out", "composition"):
         assert mt.exact_match(model, numbers[split][:500], *tokenizers) > 0.99
     assert mt.exact_match(model, numbers["longer"][:500], *tokenizers) == 0
+    pairs = [
+        TextPair(mt.number_in_words(number, "en"), mt.number_in_words(number, "de"))
+        for millions in range(1, 10)
+        for number in range(1_000_000 * millions + 7, 1_000_000 * millions + 1_000, 31)
+    ]
+    german = mt.translate(model, [pair.src for pair in pairs], *tokenizers)
+    for pair, text in zip(pairs, german, strict=True):  # of one million, and of several
+        assert (text == pair.tgt) == (not pair.src.startswith("one million"))
     model, *tokenizers = translator("grammar")
     right = mt.exact_match(model, sentences["held_out"], *tokenizers)
     assert right == pytest.approx(0.99, abs=0.002)
@@ -157,7 +165,7 @@ def test_page_says_what_the_models_write():
         },
     }
     assert {name: len(texts) for name, texts in written.items()} == {
-        "number_words": 5,
+        "number_words": 7,
         "grammar": 9,
     }
     page = " ".join(PAGE.split())
@@ -205,11 +213,25 @@ def test_heads_look_at_the_hyphen_to_write_und():
     assert all(ending == "-" and count > 0.7 * total for ending, count in most.values())
 
 
+def test_two_heads_look_at_the_hyphen_of_the_wrong_number():
+    model, src_tokenizer, tgt_tokenizer = translator("number_words")
+    pair = TextPair(*(mt.number_in_words(976_042, language) for language in ("en", "de")))
+    src, tgt_input, tgt_output = mt.collate(mt.encode_pairs([pair], src_tokenizer, tgt_tokenizer))
+    _, weights = NextToken(model)(src, tgt_input)
+    row = tgt_output[0].tolist().index(tgt_tokenizer.ids["und"])
+    hyphens = (src[0] == src_tokenizer.ids["-"]).nonzero()[:, 0].tolist()
+    assert len(hyphens) == 2
+    wrong = (weights[:, :, row].argmax(-1) == hyphens[1]).nonzero().tolist()
+    assert wrong == [[0, 0], [0, 1]]
+
+
 @pytest.mark.parametrize(
     ("text", "layer", "heads", "links"),
     [
         (EXAMPLES["grammar"], 1, range(4), {"gebracht": "brought", "hat": "has"}),
         ("The boy reads me a poem.", 1, range(4), {"liest": "reads", "vor": "reads"}),
+        ("The boy will read me a poem.", 1, range(1, 4), {"vorlesen": "read"}),
+        ("The boy will read me a poem.", 1, [0], {"vorlesen": "will"}),
         ("The girl gave the doctor an apple.", 1, range(4), {"Das": "The"}),
         ("The girl gave the doctor an apple.", 0, (1, 3), {"Das": "girl"}),
     ],

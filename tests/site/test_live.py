@@ -122,7 +122,7 @@ def test_heads_are_described_in_words(page):
     word = page.locator("#live-map thead th").all_text_contents()[column]
     words = page.locator("#live-links").inner_text()
     assert words.startswith("Layer 0, head 3 in words")
-    assert f"{word} ({percent}\N{NO-BREAK SPACE}%)" in words
+    assert f"“{word}” ({percent}\N{NO-BREAK SPACE}%)" in words
 
 
 def test_keyboard_alone_is_enough(page):
@@ -151,7 +151,11 @@ def test_one_token_at_a_time(page):
     expect(status).to_have_text("Token 2 is “und”. So far: zweiund")
     page.get_by_role("button", name="Translate").click()  # goes on
     expect(status).to_have_text("Done, in 5 tokens with the end: zweiundvierzig")
+    step.click()  # there is no more to write
+    expect(status).to_have_text("Done, in 5 tokens with the end: zweiundvierzig")
     page.get_by_label(LABEL).fill("two")
+    expect(status).to_have_text("")
+    expect(page.locator("#live-result")).to_be_hidden()
     step.click()  # another text: begins anew
     expect(status).to_have_text("Token 1 is “zwei”. So far: zwei")
 
@@ -161,7 +165,7 @@ def test_examples_are_translated(page, name):
     model, *tokenizers = translator(name)
     choose(page, name)
     buttons = page.locator(".live-examples button:visible").all()
-    assert len(buttons) == 5
+    assert len(buttons) == 6
     for button in buttons:
         text = button.inner_text()
         button.click()
@@ -175,12 +179,13 @@ def test_examples_are_translated(page, name):
 def test_choosing_a_translator_begins_with_its_example(page, name):
     other = next(key for key in EXAMPLES if key != name)
     choose(page, other)
+    expect(page.locator(".live-example:visible img")).to_have_attribute("src", re.compile(other))
     translate(page, page.get_by_label(LABEL).input_value())
+    expect(page.locator(".live-example")).to_have_count(0)  # it would seem to be the answer
     page.get_by_role("radio", name="layer 0, head 0").check()
     choose(page, name)
     expect(page.get_by_role("status")).to_have_text("")
     expect(page.locator("#live-result")).to_be_hidden()
-    expect(page.locator(".live-example:visible img")).to_have_attribute("src", re.compile(name))
     expect(page.get_by_label(LABEL)).to_have_value(EXAMPLES[name])
     translate(page, EXAMPLES[name])
     heads = page.locator("#live-heads").get_by_role("radio").all()
