@@ -54,6 +54,7 @@ clean:
 	  echo "minitransformer needs Python 3.11 or newer, and '$(PYTHON)' is not that."; \
 	  echo "Name one that is: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
+	# Most modules are never imported here; the others are compiled when they first are.
 	$(VENV) -m pip install --disable-pip-version-check --no-compile -r requirements.txt -e .
 	$(VENV) -m pip check
 	@touch $@

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -72,7 +73,7 @@ def stages() -> Iterator[Stage]:
     yield Stage("mypy", ["mypy"])
     yield Stage("tests", ["pytest", "-n", "auto", "--ignore=tests/site"], threads=1)
     # The last chapters take longest: they begin, so that no core waits for one at the end.
-    if chapters := sorted(map(str, (ROOT / "chapters").glob("*.ipynb")), reverse=True):
+    if chapters := sorted(glob("chapters/*.ipynb", root_dir=ROOT), reverse=True):
         workers = min(len(chapters), CORES)
         compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300"]
         one_worker_each = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]

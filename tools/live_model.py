@@ -1,7 +1,7 @@
 """Write what the page "The translator, live" runs: two translators, each as an ONNX graph.
 
     python -m minitransformer train
-    python tools/live_model.py number_words checkpoints/number_words.pt
+    python tools/live_model.py number_words number-words.safetensors
     python benchmarks/grammar.py --save grammar
     python tools/live_model.py grammar grammar
 
@@ -162,7 +162,6 @@ def write(
     folder: Path,
 ) -> list[Path]:
     """Write the files of a model, return their paths; they come when all are whole."""
-    folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         new = Path(name)
         write_json(asdict(model.config), new / "config.json")
@@ -170,6 +169,7 @@ def write(
         tgt_tokenizer.save(new / "tgt_tokenizer.json")
         draw_example(model, src_tokenizer, tgt_tokenizer, example, new / "example.png")
         onnx.save_model(to_graph(model), new / "translator.onnx")
+        folder.mkdir(exist_ok=True)
         return [path.replace(folder / path.name) for path in sorted(new.iterdir())]
 
 

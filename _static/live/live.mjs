@@ -36,8 +36,10 @@ function chooseModel() {
 /** List the words that the chosen model knows. */
 async function listWords() {
   if (!words.open) return;
+  const { value } = model();
   const { vocabulary } = await import("./translator.mjs");
-  const known = await vocabulary(model().value);
+  const known = await vocabulary(value);
+  if (model().value !== value) return; // another one was chosen meanwhile
   const sorted = known.sort(new Intl.Collator("en", { caseFirst: "lower" }).compare);
   words.querySelector("p").textContent = sorted.join(" ");
 }

@@ -194,12 +194,17 @@ def test_choosing_a_translator_begins_with_its_example(page, name):
 
 
 def test_choosing_another_translator_stops_the_first_one(page):
-    """Whether its model is still on its way, or it is writing."""
     for name in ("number_words", "grammar"):
         choose(page, name)
         page.get_by_role("button", name="Translate").click()
     expect(page.get_by_role("status")).to_contain_text(": Er sagt", timeout=30_000)
     assert page.locator("#live-map tbody th").first.inner_text() == "Er"
+    choose(page, "number_words")  # now its model is there, so it writes at once
+    page.get_by_role("button", name="Translate").click()
+    choose(page, "grammar")
+    page.wait_for_timeout(1000)
+    expect(page.get_by_role("status")).to_have_text("")
+    expect(page.locator("#live-result")).to_be_hidden()
 
 
 @pytest.mark.parametrize(
