@@ -62,7 +62,7 @@ def cost_of_a_token(
     def with_cache() -> Tensor:
         for cache in caches:
             cache.length = length - 1  # the last round's token is written over
-        return model.decode(ids[:, -1:], caches, length - 1)
+        return model.decode(ids[:, -1:], caches)
 
     return seconds([lambda: model(ids), with_cache], device, runs)
 

@@ -68,6 +68,7 @@ Each module keeps what a chapter of the book builds:
 | `embeddings` | 2 | token embedding, output projection |
 | `positional_encoding` | 3 | sinusoidal, learned, rotary, ALiBi |
 | `attention` | 4 | masks, scaled dot-product attention |
+| `checks` | 3, 4, 9 | what does not fit together is refused |
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
@@ -85,9 +86,11 @@ Each module keeps what a chapter of the book builds:
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
 | `checkpoint` | 9 | saving a training, to go on with it |
+| `files` | 9 | files that are whole or not there, with checksums |
 | `pretrained`, `model_card` | 9 | saving a model for others, as on the Hugging Face Hub |
 | `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | the cache of keys and values |
+| `untouched` | 10 | whether a model is what its classes say |
 | `fast_decoding` | 10 | one more token for each row |
 | `sampling` | 10 | temperature, top-k, top-p |
 | `beam_search` | 10 | beam search |
@@ -108,7 +111,7 @@ from minitransformer.attention import (
 )
 from minitransformer.beam_search import beam_search, length_penalty
 from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.checkpoint import load_checkpoint, save_checkpoint
+from minitransformer.checkpoint import load_checkpoint, load_translator, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
     Batch,
@@ -167,7 +170,7 @@ from minitransformer.tokenization import (
     WordTokenizer,
     pad_rows,
 )
-from minitransformer.trainer import Trainer, exact_match, load_translator
+from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import (
     TrainingConfig,
     cosine_schedule,

@@ -12,15 +12,20 @@ from pathlib import Path
 import torch
 
 from minitransformer.byte_pair_encoding import BPETokenizer
+from minitransformer.checkpoint import load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.inference import translate
 from minitransformer.number_words import number_words
 from minitransformer.tokenization import WordTokenizer
-from minitransformer.trainer import Trainer, exact_match, load_translator
+from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
 TGT_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
+LONGER = (
+    "longer: millions and thousands in one number, which training never shows together; "
+    "the model writes the millions and leaves the thousands out, see chapter 9"
+)
 
 
 def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
@@ -69,6 +74,7 @@ def train(args: argparse.Namespace) -> None:
     for name in ("held_out", "composition", "longer"):
         share = exact_match(trainer.model, splits[name], *trainer.tokenizers.values())
         print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
+    print(LONGER)
 
 
 def usable_device(name: str) -> torch.device:

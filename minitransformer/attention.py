@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.checks import check_attention, check_attention_settings, check_values, known
+
 __all__ = [
     "ScaledDotProductAttention",
     "SelfAttention",
@@ -89,7 +91,7 @@ def attention_weights(
 ) -> Tensor:
     """How much each query takes from each key: softmax(Q Kᵀ / √d_k + bias), zero where masked.
 
-    A query whose keys are all masked gets a row of zeros, never NaN.
+    A query whose keys are all masked gets a row of zeros, never NaN. A bias of -inf masks.
 
     Args:
         query: (..., q, e), floating point.
@@ -102,8 +104,8 @@ def attention_weights(
         Weights, (..., q, k), the dtype of `query`. Rows sum to 1, or to 0 with nothing to see.
 
     Raises:
-        TypeError: if `mask` is not boolean.
-        ValueError: if widths differ, or `mask` or `bias` does not broadcast to the scores.
+        TypeError: if `mask` is not boolean, or `bias` not floating point.
+        ValueError: if shapes do not fit together, or the mask's name is unknown.
 
     Example:
         >>> query, key = torch.zeros(1, 2), torch.zeros(4, 2)
@@ -114,14 +116,21 @@ def attention_weights(
     """
     allowed = as_tensor(mask, query, key)
     check_attention(query, key, allowed, bias)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    hidden = None if allowed is None else ~allowed
+    dtype = query.dtype
+    if dtype == torch.float16:  # it ends at 65504, and a dot product need not
+        query, key = query.float(), key.float()
+    scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if allowed is None:
-        return scores.softmax(dim=-1)
+        bias = bias.to(dtype)
+        scores = scores + bias
+        shut = bias == -torch.inf
+        hidden = shut if hidden is None else hidden | shut
+    if hidden is None:
+        return scores.softmax(dim=-1).to(dtype)
     # The most negative finite number, not -inf: a row with no allowed key would be 0/0.
-    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
-    return weights.masked_fill(~allowed, 0.0)
+    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(hidden, 0.0).to(dtype)
 
 
 def scaled_dot_product_attention(
@@ -145,6 +154,7 @@ def scaled_dot_product_attention(
             `torch.nn.MultiheadAttention`. Or "causal", for `causal_mask(q, k)`, which "sdpa" then
             need not build: it leaves out what is hidden.
         bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
+            -inf masks.
         dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
         backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
             does not write the (q, k) weights to memory. In bfloat16 on a CPU the formula is the
@@ -154,8 +164,9 @@ def scaled_dot_product_attention(
         (..., q, e'); zeros for a query whose keys are all masked.
 
     Raises:
-        TypeError: if `mask` is not boolean.
-        ValueError: if shapes do not fit together, or `backend` or the mask's name is unknown.
+        TypeError: if `mask` is not boolean, or `bias` not floating point.
+        ValueError: if shapes do not fit together, `dropout` is outside [0, 1), or `backend` or the
+            mask's name is unknown.
 
     Example:
         >>> value = torch.tensor([[1.0], [3.0]])
@@ -164,32 +175,30 @@ def scaled_dot_product_attention(
 
     Built in chapter 4. Paper: section 3.2.1, equation 1.
     """
-    if key.size(-2) != value.size(-2):
-        raise ValueError(
-            f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"
-        )
-    if backend not in ("reference", "sdpa"):
-        raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
-    is_short = key.size(-2) <= 64 and query.dtype == torch.bfloat16 and query.device.type == "cpu"
+    check_values(key, value)
+    check_attention_settings(dropout, backend)
+    is_short = query.dtype == torch.bfloat16 and query.device.type == "cpu" and key.size(-2) <= 64
     if backend == "reference" or is_short:
         weights = attention_weights(query, key, mask, bias)
         return F.dropout(weights, dropout) @ value if dropout else weights @ value
-    is_causal = mask == "causal" and bias is None and query.size(-2) == key.size(-2)
-    allowed = None if is_causal else as_tensor(mask, query, key)
+    is_square = query.size(-2) == key.size(-2)
+    if isinstance(mask, str) and mask == "causal" and bias is None and is_square:
+        check_attention(query, key)
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    allowed = as_tensor(mask, query, key)
     check_attention(query, key, allowed, bias)
-    bias = None if bias is None else torch.atleast_2d(bias.to(query.dtype))
-    if allowed is None:
-        return F.scaled_dot_product_attention(
-            query, key, value, bias, dropout_p=dropout, is_causal=is_causal
-        )
-    # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
-    allowed = torch.atleast_2d(allowed)
-    empty = ~allowed.any(dim=-1, keepdim=True)
-    # On a GPU to ask would be to wait for it.
-    some_empty = empty.device.type != "cpu" or bool(empty.any())
-    seen = allowed | empty if some_empty else allowed
+    seen = None if allowed is None else torch.atleast_2d(allowed)  # a mask, or a bias with one
     if bias is not None:
-        seen = bias.masked_fill(~seen, -torch.inf)
+        bias = torch.atleast_2d(bias.to(query.dtype))
+        seen = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    if seen is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
+    empty = (~seen if bias is None else seen == -torch.inf).all(dim=-1, keepdim=True)
+    # On a GPU to ask would be to wait for it.
+    some_empty = empty.device.type != "cpu" or known(empty.any()) is not False
+    if some_empty:
+        seen = seen.masked_fill(empty, 1.0)
     output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
     return output.masked_fill(empty, 0.0) if some_empty else output
 
@@ -204,32 +213,6 @@ def as_tensor(mask: Mask | None, query: Tensor, key: Tensor) -> Tensor | None:
     return None if num_queries == 1 else causal_mask(num_queries, num_keys, query.device)
 
 
-def check_attention(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
-) -> None:
-    """Raise an error that names both numbers when query, key, mask and bias do not fit."""
-    if query.size(-1) != key.size(-1):
-        raise ValueError(
-            f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
-        )
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must be boolean with True = may be attended, got {mask.dtype}; "
-            "an additive mask (0 and -inf) becomes one by `mask == 0`"
-        )
-    batch = query.shape[:-2]
-    if key.shape[:-2] != batch:  # broadcast_shapes is slow
-        batch = torch.broadcast_shapes(batch, key.shape[:-2])
-    scores = (*batch, query.size(-2), key.size(-2))
-    for name, part in (("mask", mask), ("bias", bias)):
-        shape = () if part is None else tuple(part.shape)
-        sizes = zip(shape[::-1], scores[::-1], strict=False)
-        if len(shape) > len(scores) or any(m not in (1, s) for m, s in sizes):
-            raise ValueError(
-                f"{name} of shape {shape} does not broadcast to scores of shape {scores}"
-            )
-
-
 class ScaledDotProductAttention(nn.Module):
     """`scaled_dot_product_attention` as a module, so that dropout follows train() and eval().
 
@@ -237,11 +220,15 @@ class ScaledDotProductAttention(nn.Module):
         dropout: probability of zeroing an attention weight while training.
         backend: "sdpa" or "reference".
 
+    Raises:
+        ValueError: if `dropout` is outside [0, 1) or `backend` unknown.
+
     Built in chapter 4. Paper: section 3.2.1.
     """
 
     def __init__(self, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
         super().__init__()
+        check_attention_settings(dropout, backend)
         self.dropout = dropout
         self.backend: Backend = backend
 

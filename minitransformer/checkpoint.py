@@ -8,24 +8,33 @@ Built in chapter 9.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.pretrained import local_folder, read_config, read_tokenizers
+from minitransformer.files import locked, read_tensors, replacing, write_tensors
+from minitransformer.pretrained import (
+    check_tokenizers,
+    local_folder,
+    read_config,
+    read_tokenizers,
+)
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "load_translator", "save_checkpoint"]
 
 FORMAT = "minitransformer 1"
+MEASURED = {"step", "loss", "learning_rate", "gradient_norm"}
+"""What the history of a training has of every step."""
 
 
 def save_checkpoint(
@@ -43,6 +52,7 @@ def save_checkpoint(
 
     Raises:
         FileNotFoundError: if the folder of `path` does not exist.
+        OSError: if it cannot be written; what was there before stays.
 
     Example:
         >>> import tempfile, torch
@@ -57,25 +67,43 @@ def save_checkpoint(
     path = Path(path)
     check_folder(path)
     metadata = {"format": FORMAT, "state": json.dumps(state)}
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(f".{path.name}.unfinished")
     try:
-        temporary.touch()
-        permissions = temporary.stat().st_mode
-        save_file(contiguous, temporary, metadata)
-        temporary.chmod(permissions)  # safetensors would keep the file from all but its owner
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        with replacing(path) as unfinished:
+            write_tensors(unfinished, tensors, metadata)
+    except OSError as error:
+        raise OSError(f"{path} could not be written, and is as it was: {error}") from error
 
 
-def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise an error unless there is a folder for `path`: better now than after the training."""
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"the folder of the checkpoint does not exist: {Path(path).parent}")
+def check_folder(path: Path) -> None:
+    """Raise an error unless there is a folder for `path`."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of the checkpoint does not exist: {path.parent}")
+
+
+@contextmanager
+def sole_writer(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """The checkpoint, if there is to be one, is this training's alone inside the block.
+
+    What would keep it from being written is found now, which is better than after hours.
+
+    Raises:
+        FileNotFoundError: if the folder of `path` does not exist.
+        OSError: if no file can be written there.
+        ValueError: if another training is writing it.
+    """
+    if path is None:
+        yield
+        return
+    path = Path(path)
+    check_folder(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"the checkpoint is to be a file, but {path} is a folder")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path))
+        except OSError as error:
+            raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
+        yield
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -95,19 +123,16 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        size = path.stat().st_size
-        raise ValueError(
-            f"{path} ({size} bytes) is damaged or no safetensors file: {error}"
-        ) from error
+    tensors, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{path} is not a checkpoint of this package: "
             f"its format is {metadata.get('format')!r}, expected {FORMAT!r}"
+        )
+    # Any other entry may be a checksum that is not recognised, because its name is damaged.
+    if metadata.keys() != {"format", "state"}:
+        raise ValueError(
+            f"{path} is damaged: it has {sorted(metadata)}, expected ['format', 'state']"
         )
     return tensors, json.loads(metadata["state"])
 
@@ -125,11 +150,19 @@ def rebuild(
     if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
         raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
     config = TransformerConfig(**state["model"])
-    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
     prefix = "model."
     weights = {k.removeprefix(prefix): w for k, w in tensors.items() if k.startswith(prefix)}
-    model = kind.with_weights(config, weights, device)
-    return model, {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
+    model = kind_of(config).with_weights(config, weights, device)
+    for name in state.get("frozen", ()):
+        model.get_parameter(name).requires_grad_(False)
+    tokenizers = {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
+    check_tokenizers(config, tokenizers)
+    return model, tokenizers
+
+
+def kind_of(config: TransformerConfig) -> type[Transformer] | type[DecoderOnlyTransformer]:
+    """The class of the models with this configuration."""
+    return Transformer if config.num_encoder_layers else DecoderOnlyTransformer
 
 
 def load_model(
@@ -139,6 +172,59 @@ def load_model(
     if Path(path).is_file() or Path(path).suffix == ".safetensors":
         return rebuild(*load_checkpoint(path), device)
     folder = local_folder(path)
-    _, config = read_config(folder)
-    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
-    return kind.from_pretrained(folder, device), read_tokenizers(folder, config)
+    _, config = read_config(folder)  # a class of the user's own is loaded as the package's
+    model = kind_of(config).from_folder(folder, config, device)
+    return model, read_tokenizers(folder, config)
+
+
+def load_translator(
+    path: str | os.PathLike[str], device: torch.device | str = "cpu"
+) -> tuple[Transformer, Tokenizer, Tokenizer]:
+    """Read what `translate` needs: the model and its two tokenizers.
+
+    Args:
+        path: what `Trainer.save` wrote; or a folder that `Transformer.save_pretrained` wrote, here
+            or on the Hugging Face Hub.
+        device: where to put the model.
+
+    Returns:
+        The model, in evaluation mode, the source and the target tokenizer.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint or folder, or a file of the folder is missing.
+        ValueError: if it is damaged, or holds no translator.
+
+    Built in chapter 9.
+    """
+    model, tokenizers = load_model(path, device)
+    if tokenizers.keys() != {"src", "tgt"}:
+        raise ValueError(f"{path} holds no translator: its tokenizers are {sorted(tokenizers)}")
+    return model.eval(), tokenizers["src"], tokenizers["tgt"]
+
+
+def as_scores(scores: Any) -> dict[str, float]:
+    """What an `evaluate` returned, if the history, which a checkpoint holds, can have it."""
+    try:
+        scores = {name: float(score) for name, score in scores.items()}
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"evaluate must return numbers by name, got {scores!r}") from error
+    if taken := sorted(MEASURED & scores.keys()):
+        raise ValueError(f"evaluate must not return {taken}, which every step has")
+    return scores
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block is done. Only the main thread is ever interrupted by it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *caught: waiting.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(*waiting[0])

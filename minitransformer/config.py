@@ -6,11 +6,13 @@ Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), t
 from dataclasses import dataclass
 from typing import Any
 
+from minitransformer.checks import check_types
 from minitransformer.feed_forward import ACTIVATIONS
 from minitransformer.layer_norm import NORMS
 
 __all__ = ["TransformerConfig"]
 
+MAX_NUMBERS = 2**32  # in one table or matrix: 16 GB in float32
 POSITIONAL_ENCODINGS = ("sinusoidal", "learned", "rotary", "alibi", "none")
 
 
@@ -39,10 +41,11 @@ class TransformerConfig:
             "rotary" or "alibi", inside every self-attention; or "none".
         share_embeddings: source and target use one embedding (one vocabulary).
         tie_output: the output projection uses the target embedding's weight.
-        max_len: longest sequence, in tokens, on either side.
+        max_len: longest sequence, in tokens, on either side; "alibi" and "none" have no longest.
         pad_id: the id that fills short rows of a batch.
 
     Raises:
+        TypeError: if a value is of another type than is annotated here.
         ValueError: if a value is out of range, or two do not fit together.
 
     Example:
@@ -74,21 +77,26 @@ class TransformerConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in (
+            "d_model",
             "src_vocab_size",
             "tgt_vocab_size",
-            "d_model",
             "num_heads",
+            "num_encoder_layers",
             "num_decoder_layers",
             "d_ff",
             "max_len",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_encoder_layers < 0:
-            raise ValueError(
-                f"num_encoder_layers must be at least 0, got {self.num_encoder_layers}"
-            )
+            size, lowest = getattr(self, name), 0 if name == "num_encoder_layers" else 1
+            if size < lowest:
+                raise ValueError(f"{name} must be at least {lowest}, got {size}")
+            has_numbers = name != "max_len" or self.positional_encoding not in ("alibi", "none")
+            if has_numbers and size * self.d_model > MAX_NUMBERS:
+                raise ValueError(
+                    f"{name} times d_model must be at most {MAX_NUMBERS}, which memory holds, "
+                    f"got {size} and {self.d_model}"
+                )
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"num_heads must divide d_model, got {self.num_heads} and {self.d_model}"

@@ -5,8 +5,8 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 import random
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -71,8 +71,37 @@ class Batch(NamedTuple):
     """(b, t), the same shifted by one: up to the end."""
 
 
+def as_pairs(pairs: Iterable[Any]) -> list[TextPair]:
+    """Pairs of texts of any kind, a generator of lists for example.
+
+    Raises:
+        TypeError: if one is anything else.
+
+    Example:
+        >>> as_pairs([("one", "eins")])
+        [TextPair(src='one', tgt='eins')]
+    """
+    found = list(pairs)
+    for index, pair in enumerate(found):
+        if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
+            raise TypeError(f"pairs must be of two texts each, but number {index} is {pair!r}")
+    return [TextPair(*pair) for pair in found]
+
+
+def check_lengths(pairs: Sequence[TextPair], examples: Sequence[Example], max_len: float) -> None:
+    """Raise an error, now and not in the middle of the training, if a text is too long."""
+    for index, (pair, example) in enumerate(zip(pairs, examples, strict=True)):
+        # The model reads a target without its end.
+        for text, length in zip(pair, (len(example.src), len(example.tgt) - 1), strict=True):
+            if length > max_len:
+                raise ValueError(
+                    f"pair {index}: a text of {length} positions is longer than "
+                    f"max_len={max_len}: {text[:60]!r}"
+                )
+
+
 def encode_pairs(
-    pairs: Sequence[TextPair], src_tokenizer: Tokenizer, tgt_tokenizer: Tokenizer
+    pairs: Sequence[tuple[str, str]], src_tokenizer: Tokenizer, tgt_tokenizer: Tokenizer
 ) -> list[Example]:
     """Turn texts into ids and mark where they begin and end.
 
@@ -86,10 +115,10 @@ def encode_pairs(
     """
     return [
         Example(
-            [*src_tokenizer.encode(pair.src), src_tokenizer.eos_id],
-            [tgt_tokenizer.bos_id, *tgt_tokenizer.encode(pair.tgt), tgt_tokenizer.eos_id],
+            [*src_tokenizer.encode(src), src_tokenizer.eos_id],
+            [tgt_tokenizer.bos_id, *tgt_tokenizer.encode(tgt), tgt_tokenizer.eos_id],
         )
-        for pair in pairs
+        for src, tgt in pairs
     ]
 
 

@@ -15,7 +15,7 @@ from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Encoder, LayerCache
 from minitransformer.packing import PackedMask, Packing, up_to_last
 from minitransformer.training import linear_cross_entropy
-from minitransformer.transformer import TokenModel, check_ids, check_targets
+from minitransformer.transformer import TokenModel, cached_length, check_ids, check_targets
 
 __all__ = ["DecoderOnlyTransformer"]
 
@@ -62,8 +62,8 @@ class DecoderOnlyTransformer(TokenModel):
         self,
         ids: Tensor,
         caches: Sequence[LayerCache] | None = None,
-        start: int = 0,
         left_padding: Tensor | None = None,
+        mask: Mask = "causal",
     ) -> Tensor:
         """Score the token that follows each position.
 
@@ -72,50 +72,60 @@ class DecoderOnlyTransformer(TokenModel):
 
         Args:
             ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
-            caches: a `LayerCache` for each layer.
-            start: how many positions the caches hold.
+            caches: a `LayerCache` for each layer; `ids` follow what they hold.
             left_padding: how many ids of padding each row begins with, (b,), int64.
+            mask: boolean, broadcastable to (b, h, t, cached + t); True = may be attended. It
+                stands in place of the causal mask, for a prefix may see what comes later: write
+                `documents & causal_mask(t)` where it may not. It has to hide padding to the right.
 
         Returns:
             Logits, (b, t, v).
 
         Raises:
-            TypeError: if ids are not integers.
-            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
+            TypeError: if ids are not integers, or `mask` is not boolean.
+            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long; if there
+                is not a cache for each layer, or one holds more positions than another; if `mask`
+                does not broadcast.
         """
         check_ids("ids", ids)
-        mask: Mask = "causal"
+        start = cached_length(caches, len(self.decoder.layers))
         if left_padding is not None:
             end = start + ids.size(1)
             real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
-            mask = real & causal_mask(ids.size(1), end, ids.device)
+            seen = causal_mask(ids.size(1), end, ids.device) if mask == "causal" else mask
+            mask = real & seen
         x = self.embed(self.embedding, ids, start, left_padding)
         return self.output_projection(self.decoder(x, mask, caches))
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, mask: Mask = "causal") -> Tensor:
         """Score the token that follows each position; as `decode`."""
-        return self.decode(ids)
+        return self.decode(ids, mask=mask)
 
-    def loss(self, ids: Tensor, targets: Tensor, *, smoothing: float = 0.1) -> Tensor:
+    def loss(
+        self, ids: Tensor, targets: Tensor, *, smoothing: float = 0.1, mask: Mask = "causal"
+    ) -> Tensor:
         """The `label_smoothing_loss` of `forward`, computed without anything for padding.
 
         Args:
             ids: (b, t), an integer dtype.
             targets: (b, t), int64, the ids that follow.
             smoothing: ε of the loss.
+            mask: see `decode`.
 
         Returns:
             The mean over all targets that are not padding, a scalar, float32.
 
         Raises:
-            TypeError: if ids are not integers.
-            ValueError: as in `forward`; if `targets` and `ids` differ in shape, or all targets
-                are padding.
+            TypeError: as in `forward`; if targets are not int64.
+            ValueError: as in `forward`; if `targets` and `ids` differ in shape, a target that is
+                not padding lies outside the vocabulary, or all are padding.
         """
-        check_targets(ids, targets, self.config.pad_id)
         pad_id = self.config.pad_id
-        rows = Packing(up_to_last(targets != pad_id))
+        check_targets(ids, targets, self.config.tgt_vocab_size, pad_id)
+        # What comes after the last target is seen by none before it, unless another mask says so.
+        real = targets != pad_id
+        rows = Packing(up_to_last(real) if mask == "causal" else torch.ones_like(real))
         x = rows.pack(self.embed(self.embedding, ids))
-        x = self.decoder(x, PackedMask("causal", rows, rows))
+        x = self.decoder(x, PackedMask(mask, rows, rows))
         weight, targets = self.output_projection.weight, rows.pack(targets)
         return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)

@@ -4,15 +4,15 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding).
 """
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.fast_decoding import Product, SinglePositionLayer, is_untouched
+from minitransformer.fast_decoding import Product, SinglePositionLayer
 from minitransformer.transformer import Transformer, check_ids
+from minitransformer.untouched import is_own, is_untouched, uncompiled
 
 __all__ = ["KVCache"]
 
@@ -67,11 +67,8 @@ class KVCache:
     @classmethod
     def for_decoder(cls, model: Transformer, memory: Tensor, max_len: int) -> "list[KVCache]":
         """A cache for each decoder layer of `model`, given the encoder's output, (b, s, d)."""
-        return [
-            cls(max_len, layer.cross_attention.keys_values(memory, memory))
-            for layer in model.decoder.layers
-            if isinstance(layer, DecoderLayer)
-        ]
+        layers: Any = model.decoder.layers
+        return [cls(max_len, layer.cross_attention.keys_values(memory, memory)) for layer in layers]
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows, (n,) int64, in this order; a row may be taken several times.
@@ -91,6 +88,10 @@ class KVCache:
 class Decoding:
     """A batch while it is being decoded: what a model must know to score the next tokens.
 
+    Each step scores as `model(...)` would score the whole text, in the fastest way that is right:
+    around the modules where they are untouched; through the layers and their caches where
+    somebody listens to a part; and by `model(...)` itself where something has been exchanged.
+
     Args:
         model: an encoder-decoder or a decoder-only model.
         ids: sources of the former, prompts of the latter, (b, n), filled on the right.
@@ -105,53 +106,79 @@ class Decoding:
         bos_id: int,
         max_new_tokens: int,
     ) -> None:
-        self.model = model
+        self.model = cast(Any, model)
+        self.has_encoder = model.config.num_encoder_layers > 0
         self.padding: Tensor | None = None
-        if isinstance(model, Transformer):
-            self.memory, self.memory_mask = model.encode(ids)
-            self.memory_is_padded = not bool(self.memory_mask.all())
-            self.embedding = model.tgt_embedding
+        if self.has_encoder:
             self.prompt = ids.new_full((ids.size(0), 1), bos_id, dtype=torch.int64)
-            room = max_new_tokens
-            self.caches = KVCache.for_decoder(model, self.memory, room)
         else:
             check_ids("ids", ids)
             self.prompt, self.padding = padded_left(ids, model.config.pad_id)
-            self.embedding = model.embedding
-            room = self.prompt.size(1) + max_new_tokens - 1
-            self.caches = [KVCache(room) for _ in model.decoder.layers]
-        if room > model.config.max_len:  # the last token that is written is not read again
+        length = self.prompt.size(1)
+        positions = length + max_new_tokens - 1
+        if max_new_tokens > room(model, ids):
             raise ValueError(
-                f"{self.prompt.size(1)} tokens and max_new_tokens={max_new_tokens} take {room} "
-                f"positions, more than max_len={model.config.max_len}"
+                f"{length} tokens and max_new_tokens={max_new_tokens} take {positions} "
+                f"positions, more than max_len={model.max_len}"
             )
-        # Whoever listens to a layer, or has changed one, gets the layers themselves.
-        self.is_fast = is_untouched(model.decoder) and is_untouched(model.output_projection)
+        self.is_fast = is_untouched(uncompiled(model))
+        self.caches: list[KVCache] = []
+        if not self.is_fast and not is_own(uncompiled(model)):
+            self.sources, self.texts = ids, self.prompt[:, :0]
+            return
+        if self.has_encoder:
+            self.memory, self.memory_mask = self.model.encode(ids)
+            self.memory_is_padded = not bool(self.memory_mask.all())
+            self.caches = KVCache.for_decoder(self.model, self.memory, positions)
+        else:
+            self.caches = [KVCache(positions) for _ in self.model.decoder.layers]
         if self.is_fast:
-            layers = [cast(EncoderLayer | DecoderLayer, layer) for layer in model.decoder.layers]
-            self.layers = [SinglePositionLayer(layer) for layer in layers]
-            self.score = Product(model.output_projection)
+            name = "tgt_embedding" if self.has_encoder else "embedding"
+            self.embedding = getattr(self.model, name)
+            self.layers = [
+                SinglePositionLayer(uncompiled(layer)) for layer in self.model.decoder.layers
+            ]
+            self.score = Product(self.model.output_projection)
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        start = self.caches[0].length
         ids = self.prompt if tokens is None else tokens[:, None]
-        if not self.is_fast or ids.size(1) > 1:
-            if isinstance(self.model, Transformer):
-                logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches, start)
-            else:
-                logits = self.model.decode(ids, self.caches, start, self.padding)
-            return logits[:, -1].float()
+        if not self.caches:
+            return self.read_again(ids)
+        if self.is_fast and ids.size(1) == 1:
+            return self.step(ids)
+        if self.has_encoder:
+            logits = self.model.decode(ids, self.memory, self.memory_mask, self.caches)
+        else:
+            logits = self.model.decode(ids, self.caches, self.padding)
+        return cast(Tensor, logits[:, -1].float())
+
+    def step(self, ids: Tensor) -> Tensor:
+        """What `decode` does with one position of each row, (rows, 1), around the modules."""
+        start = self.caches[0].length
         x = self.model.embed(self.embedding, ids, start, self.padding)[:, 0]
         mask = None
         if self.padding is not None:
             positions = torch.arange(start + 1, device=x.device)
             mask = positions >= self.padding[:, None, None, None]
-        encoder_decoder = isinstance(self.model, Transformer)
-        memory_mask = self.memory_mask if encoder_decoder and self.memory_is_padded else None
+        memory_mask = self.memory_mask if self.has_encoder and self.memory_is_padded else None
         for layer, cache in zip(self.layers, self.caches, strict=True):
             x = layer(x, cache, mask, memory_mask)
         return self.score(self.model.decoder.norm(x)).float()
+
+    def read_again(self, ids: Tensor) -> Tensor:
+        """What `model(...)` says of the whole texts, each without its padding."""
+        self.texts = torch.cat([self.texts, ids], dim=1)
+        if self.has_encoder:  # in beam search several texts have one source
+            sources = self.sources.repeat_interleave(len(self.texts) // len(self.sources), dim=0)
+            return cast(Tensor, self.model(sources, self.texts)[:, -1].float())
+        if self.padding is None:
+            return cast(Tensor, self.model(self.texts)[:, -1].float())
+        logits = torch.empty(len(self.texts), self.model.config.tgt_vocab_size, device=ids.device)
+        for padding in self.padding.unique().tolist():
+            rows = self.padding == padding
+            logits[rows] = self.model(self.texts[rows, padding:])[:, -1].float()
+        return logits
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Go on with these rows, in this order; with these sources, if some have left.
@@ -162,10 +189,22 @@ class Decoding:
             cache.select(rows)
             if cache.memory is not None and sources is not None:
                 cache.memory = (cache.memory[0][sources], cache.memory[1][sources])
-        if isinstance(self.model, Transformer) and sources is not None:
+        if not self.caches:
+            self.texts = self.texts[rows]
+            self.sources = self.sources if sources is None else self.sources[sources]
+        elif self.has_encoder and sources is not None:
             self.memory, self.memory_mask = self.memory[sources], self.memory_mask[sources]
         if self.padding is not None:
             self.padding = self.padding[rows]
+
+
+def room(model: Transformer | DecoderOnlyTransformer, ids: Tensor) -> float:
+    """How many tokens can follow the longest of these prompts, or the begin of a target."""
+    longest = 1
+    if not model.config.num_encoder_layers:
+        check_ids("ids", ids)
+        longest = int((ids != model.config.pad_id).sum(dim=-1).max())
+    return model.max_len - longest + 1  # the last token that is written is not read again
 
 
 def padded_left(ids: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:

@@ -50,13 +50,13 @@ class TokenEmbedding(nn.Module):
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
         vocab_size, d_model = self.weight.shape
-        # On a GPU the check would wait for every kernel in flight; there CUDA itself asserts.
-        if ids.device.type == "cpu" and ids.numel():
-            low, high = ids.aminmax()
-            if low < 0 or high >= vocab_size:
-                worst = int(low) if low < 0 else int(high)
-                raise ValueError(f"id {worst} lies outside the vocabulary of {vocab_size} tokens")
-        return F.embedding(ids, self.weight) * math.sqrt(d_model)
+        try:
+            return F.embedding(ids, self.weight) * math.sqrt(d_model)
+        except IndexError as error:  # on a GPU nothing is raised: there CUDA itself asserts
+            outside = ids[(ids < 0) | (ids >= vocab_size)]
+            raise ValueError(
+                f"id {int(outside[0])} lies outside the vocabulary of {vocab_size} tokens"
+            ) from error
 
 
 class OutputProjection(nn.Module):

@@ -18,7 +18,7 @@ __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
 
 
 class LayerCache(Protocol):
-    """What a layer asks of the cache it decodes with (`inference.KVCache` has them)."""
+    """What a layer asks of the cache it decodes with (`decoding.KVCache` has them)."""
 
     memory: tuple[Tensor, Tensor] | None
     length: int

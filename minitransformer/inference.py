@@ -4,16 +4,18 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding) and 6.1 (beam search).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitransformer.beam_search import beam_search
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.decoding import Decoding
+from minitransformer.decoding import Decoding, room
+from minitransformer.inspection import evaluating
+from minitransformer.pretrained import check_tokenizers
 from minitransformer.sampling import next_token_probs
 from minitransformer.tokenization import Tokenizer, pad_rows
 from minitransformer.transformer import Transformer
@@ -21,23 +23,11 @@ from minitransformer.transformer import Transformer
 __all__ = ["complete", "generate", "translate"]
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off inside the block, and back to what they were after it."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(was_training)
-
-
 def generate(
     model: Transformer | DecoderOnlyTransformer,
     ids: Tensor,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | None = None,
     min_new_tokens: int = 1,
     num_beams: int = 1,
     alpha: float = 0.6,
@@ -58,7 +48,8 @@ def generate(
         model: a trained model; dropout is off while it decodes.
         ids: sources of an encoder-decoder model or prompts of a decoder-only model, (b, n), an
             integer dtype, on the model's device; short rows are filled with pad_id on the right.
-        max_new_tokens: longest text, its end included.
+        max_new_tokens: longest text, its end included; when left out 64, or as many as the model
+            has room for.
         min_new_tokens: shortest text, its end included.
         num_beams: beginnings that beam search keeps; 1 is no beam search.
         alpha: see `length_penalty`; 0.6 is the paper's.
@@ -88,6 +79,8 @@ def generate(
 
     Built in chapter 10.
     """
+    if max_new_tokens is None:
+        max_new_tokens = int(max(min_new_tokens, min(64, room(model, ids))))
     for name, value, low in (
         ("min_new_tokens", min_new_tokens, 1),
         ("max_new_tokens", max_new_tokens, min_new_tokens),
@@ -97,6 +90,8 @@ def generate(
     ):
         if not value >= low:
             raise ValueError(f"{name} must be at least {low}, got {value}")
+        if value == math.inf:
+            raise ValueError(f"{name} must be finite, got {value}")
     if num_beams > 1 and temperature > 0:
         raise ValueError(
             f"beam search draws nothing: num_beams={num_beams} needs temperature 0, "
@@ -108,6 +103,11 @@ def generate(
     for stop_id in stop_ids:
         if not 0 <= stop_id < vocab_size:
             raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
+    if min_new_tokens > 1 and len({pad_id, *stop_ids}) == vocab_size:
+        raise ValueError(
+            f"min_new_tokens={min_new_tokens} needs a token that does not end the text, but "
+            f"pad_id={pad_id} and stop_ids are all {vocab_size} there are"
+        )
     is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
     is_stop[list(stop_ids)] = True
     never = torch.tensor([pad_id], device=ids.device)
@@ -124,32 +124,36 @@ def generate(
 
     with evaluating(model):
         step = Decoding(model, ids, bos_id, max_new_tokens)
-        if num_beams > 1:
-            texts = beam_search(
-                step,
-                ids.size(0),
-                num_beams=num_beams,
-                alpha=alpha,
-                max_new_tokens=max_new_tokens,
-                is_stop=is_stop,
-                restrict=restrict,
-            )
-            return pad_rows(texts, pad_id).to(ids.device)
-        written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
-        rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
-        logits = step(None)
-        for length in range(1, max_new_tokens + 1):
-            tokens = choose(restrict(logits, length))
-            written[rows, length - 1] = tokens
-            ended = is_stop[tokens]
-            if length == max_new_tokens or bool(ended.all()):
-                break
-            if bool(ended.any()):
-                kept = (~ended).nonzero()[:, 0]
-                rows, tokens = rows[kept], tokens[kept]
-                step.select(kept, kept)
-            logits = step(tokens)
-        return written[:, :length]
+        # Where nobody listens nobody meets a tensor of inference mode, in which steps are faster.
+        with torch.inference_mode() if step.is_fast else torch.no_grad():
+            if num_beams > 1:
+                texts = beam_search(
+                    step,
+                    ids.size(0),
+                    num_beams=num_beams,
+                    alpha=alpha,
+                    max_new_tokens=max_new_tokens,
+                    is_stop=is_stop,
+                    restrict=restrict,
+                )
+                written = pad_rows(texts, pad_id).to(ids.device)
+            else:
+                written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
+                rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
+                logits = step(None)
+                for length in range(1, max_new_tokens + 1):
+                    tokens = choose(restrict(logits, length))
+                    written[rows, length - 1] = tokens
+                    ended = is_stop[tokens]
+                    if length == max_new_tokens or bool(ended.all()):
+                        break
+                    if bool(ended.any()):
+                        kept = (~ended).nonzero()[:, 0]
+                        rows, tokens = rows[kept], tokens[kept]
+                        step.select(kept, kept)
+                    logits = step(tokens)
+                written = written[:, :length]
+    return written.clone()  # outside inference mode: an ordinary tensor, fit for training
 
 
 def translate(
@@ -158,7 +162,7 @@ def translate(
     src_tokenizer: Tokenizer,
     tgt_tokenizer: Tokenizer,
     *,
-    max_new_tokens: int = 64,
+    max_new_tokens: int | None = None,
     batch_size: int = 256,
     **options: Any,
 ) -> list[str]:
@@ -169,7 +173,7 @@ def translate(
         texts: source texts.
         src_tokenizer: what the model was trained with, on the source side.
         tgt_tokenizer: the same for the target side.
-        max_new_tokens: longest translation, in tokens.
+        max_new_tokens: longest translation, in tokens; when left out see `generate`.
         batch_size: texts decoded together.
         options: passed to `generate`, such as `num_beams`; greedy when left out.
 
@@ -177,7 +181,8 @@ def translate(
         A translation for each text, in the same order.
 
     Raises:
-        ValueError: if a text has no token, or is too long for the model.
+        ValueError: if a text has no token, or is too long for the model; if a tokenizer does not
+            fit the model.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -191,6 +196,7 @@ def translate(
 
     Built in chapter 10.
     """
+    check_tokenizers(model.config, {"src": src_tokenizer, "tgt": tgt_tokenizer})
     device = next(model.parameters()).device
     sources = [src_tokenizer.encode(text) for text in texts]
     for text, ids in zip(texts, sources, strict=True):
@@ -220,7 +226,7 @@ def complete(
     prompts: Sequence[str],
     tokenizer: Tokenizer,
     *,
-    max_new_tokens: int = 64,
+    max_new_tokens: int | None = None,
     **options: Any,
 ) -> list[str]:
     """Write what follows each prompt, all in one batch.
@@ -229,14 +235,14 @@ def complete(
         model: a trained model.
         prompts: beginnings of texts; an empty one is the beginning of any text.
         tokenizer: what the model was trained with.
-        max_new_tokens: longest continuation, in tokens.
+        max_new_tokens: longest continuation, in tokens; when left out see `generate`.
         options: passed to `generate`, such as `temperature`; greedy when left out.
 
     Returns:
         For each prompt what follows it, without the prompt.
 
     Raises:
-        ValueError: if a prompt is too long for the model.
+        ValueError: if a prompt is too long for the model; if the tokenizer does not fit it.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -249,6 +255,7 @@ def complete(
 
     Built in chapter 10.
     """
+    check_tokenizers(model.config, {"text": tokenizer})
     if not prompts:
         return []
     rows = [[tokenizer.bos_id, *tokenizer.encode(prompt)] for prompt in prompts]

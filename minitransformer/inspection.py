@@ -16,6 +16,20 @@ __all__ = ["Trace", "TracedTensor", "record_attention", "trace"]
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off inside the block, and back to what they were after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            if module.training != mode:  # to set it takes longer than to look
+                module.training = mode
+
+
+@contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the attention weights of every `ScaledDotProductAttention` inside `model`.
 
@@ -224,13 +238,10 @@ def trace(model: nn.Module, *inputs: Tensor) -> Trace:
                     lambda module, _, output, name=name: made(name, module, output)
                 )
             )
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             model(*inputs)
     finally:
-        model.train(was_training)
         for handle in handles:
             handle.remove()
     return traced

@@ -7,7 +7,8 @@ Built in chapter 10. Paper: "Improving Language Understanding by Generative Pre-
 import math
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from minitransformer.checkpoint import load_model
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.inference import evaluating
+from minitransformer.inspection import evaluating
+from minitransformer.pretrained import check_tokenizers
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
@@ -93,6 +95,17 @@ def stream_batches(
     return list(rows[torch.tensor(order)].split(batch_size))
 
 
+def as_texts(texts: Iterable[Any]) -> list[str]:
+    """Texts of any kind of sequence, or a TypeError."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be several texts, got a single str")
+    found = list(texts)
+    for index, text in enumerate(found):
+        if not isinstance(text, str):
+            raise TypeError(f"texts must be of type str, but number {index} is {text!r}")
+    return found
+
+
 class LanguageModelTrainer(Trainer):
     """Trains a `DecoderOnlyTransformer` to predict each next token of texts.
 
@@ -106,7 +119,9 @@ class LanguageModelTrainer(Trainer):
         config: how to train.
 
     Raises:
-        ValueError: if there are no texts, too few tokens, or the context is longer than max_len.
+        TypeError: if a text is none.
+        ValueError: if there are no texts, too few tokens, the context is longer than max_len, or
+            the tokenizer does not fit the model.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -125,12 +140,19 @@ class LanguageModelTrainer(Trainer):
     def __init__(
         self,
         model: DecoderOnlyTransformer,
-        texts: Sequence[str],
+        texts: Iterable[str],
         tokenizer: Tokenizer,
         config: TrainingConfig,
     ) -> None:
+        texts = as_texts(texts)
         self.begin(model, texts, {"text": tokenizer}, config)
+        if config.context_length > model.max_len:
+            raise ValueError(
+                f"context_length of {config.context_length} positions is longer than "
+                f"max_len={model.max_len}"
+            )
         self.stream = token_stream(texts, tokenizer)
+        self.epoch(0)  # is there one?
 
     def epoch(self, epoch: int) -> list[Tensor]:
         """The batches of one pass over the data; each pass has as many."""
@@ -145,7 +167,7 @@ class LanguageModelTrainer(Trainer):
 
 def bits_per_character(
     model: DecoderOnlyTransformer,
-    texts: Sequence[str],
+    texts: Iterable[str],
     tokenizer: Tokenizer,
     *,
     context_length: int = 64,
@@ -165,7 +187,9 @@ def bits_per_character(
         batch_size: windows computed together.
 
     Raises:
-        ValueError: if there is no character, or `context_length` is below 2.
+        TypeError: if a text is none.
+        ValueError: if there is no character, `context_length` is below 2, or the tokenizer does
+            not fit the model.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -178,6 +202,8 @@ def bits_per_character(
 
     Built in chapter 10.
     """
+    texts = as_texts(texts)
+    check_tokenizers(model.config, {"text": tokenizer})
     num_characters = sum(map(len, texts))
     if num_characters < 1:
         raise ValueError("texts must hold at least 1 character, got 0")

@@ -28,7 +28,7 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tens
         eps: ε, inside the root.
 
     Returns:
-        The shape of `x`.
+        The shape and dtype of `x`.
 
     Example:
         >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2), eps=0.0)
@@ -36,9 +36,11 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tens
 
     Built in chapter 7. Paper: Ba et al., equation 4.
     """
-    mean = x.mean(dim=-1, keepdim=True)
-    variance = x.var(dim=-1, keepdim=True, unbiased=False)
-    return gain * (x - mean) / torch.sqrt(variance + eps) + bias
+    # At least float32, as in PyTorch's kernel: float16 has no squares of numbers above 255.
+    numbers = x.to(torch.promote_types(x.dtype, torch.float32))
+    mean = numbers.mean(dim=-1, keepdim=True)
+    variance = numbers.var(dim=-1, keepdim=True, unbiased=False)
+    return (gain * (numbers - mean) / torch.sqrt(variance + eps) + bias).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -78,7 +80,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
         eps: ε, inside the root.
 
     Returns:
-        The shape of `x`.
+        The shape and dtype of `x`.
 
     Example:
         >>> rms_norm(torch.tensor([3.0, 4.0, 0.0, 0.0]), torch.ones(4), eps=0.0)
@@ -86,7 +88,9 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
 
     Built in chapter 7. Paper: Zhang & Sennrich, equation 4.
     """
-    return gain * x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+    numbers = x.to(torch.promote_types(x.dtype, torch.float32))  # as in `layer_norm`
+    mean_square = numbers.square().mean(dim=-1, keepdim=True)
+    return (gain * numbers / torch.sqrt(mean_square + eps)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):

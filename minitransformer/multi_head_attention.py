@@ -19,7 +19,8 @@ class MultiHeadAttention(nn.Module):
 
     The h projections of each kind are one matrix, (d, h·e), cut into heads afterwards. With fewer
     heads of keys and values, several queries' heads share one (grouped-query attention; a single
-    one is multi-query attention): a cache then holds less, and little quality is lost.
+    one is multi-query attention): a cache then holds less, and the model is a little worse. In
+    chapter 5 a single one for four heads of queries costs 3 to 5 points of next tokens right.
 
     Args:
         d_model: width in and out, d.
@@ -35,7 +36,8 @@ class MultiHeadAttention(nn.Module):
 
     Raises:
         ValueError: if `num_heads` does not divide `d_model`, or `num_kv_heads` not `num_heads`;
-            if `positional_encoding` is unknown, or "rotary" with an odd width of heads.
+            if `positional_encoding` is unknown, or "rotary" with an odd width of heads; if
+            `dropout` is outside [0, 1) or `backend` unknown.
 
     Example:
         >>> import torch
@@ -129,7 +131,14 @@ class MultiHeadAttention(nn.Module):
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None
     ) -> Tensor:
         """What each head brings, (b, h, q, e)."""
-        bias = None if self.alibi is None else self.alibi(queries.size(-2), keys.size(-2))
+        if isinstance(mask, Tensor) and mask.dim() == 3 and queries.dim() == 4:
+            raise ValueError(
+                f"mask must have 2 or 4 axes, got shape {tuple(mask.shape)}; `mask[:, None]` is "
+                "one for each row of the batch, `mask[None]` one for each head"
+            )
+        bias = None
+        if self.alibi is not None:
+            bias = self.alibi(queries.size(-2), keys.size(-2), queries.device)
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
@@ -144,7 +153,8 @@ class MultiHeadAttention(nn.Module):
             query: (b, q, d), floating point.
             key: (b, k, d).
             value: (b, k, d).
-            mask: boolean, broadcastable to (b, h, q, k); True = may be attended. Or "causal".
+            mask: boolean, (q, k), or broadcastable to (b, h, q, k) with as many axes; True = may be
+                attended. Or "causal".
 
         Returns:
             (b, q, d).

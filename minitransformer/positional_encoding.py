@@ -7,10 +7,13 @@ Built in chapter 3. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
+
+from minitransformer.checks import check_positions
 
 __all__ = [
     "ALiBi",
@@ -34,7 +37,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
         d_model: width, d; an odd width ends on a sine without its cosine.
 
     Returns:
-        (length, d), float32.
+        (length, d), float32, on the CPU, whatever PyTorch's defaults are.
 
     Example:
         >>> sinusoidal_positions(3, 2)
@@ -44,17 +47,36 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
     Built in chapter 3. Paper: section 3.5.
     """
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    position = torch.arange(length, dtype=torch.float64, device="cpu")[:, None]
+    even = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")
     # 1 / 10000^(2i/d), written as an exponential; float64 keeps far positions exact.
     angle = position * torch.exp(-math.log(10_000.0) * even / d_model)
-    table = torch.empty(length, d_model)
+    table = torch.empty(length, d_model, dtype=torch.float32, device="cpu")
     table[:, 0::2] = angle.sin()
     table[:, 1::2] = angle.cos()[:, : d_model // 2]
     return table
 
 
-class SinusoidalPositionalEncoding(nn.Module):
+class Constants(nn.Module):
+    """A module whose plain tensors go with it to another device, and otherwise never change.
+
+    They follow from a formula. As buffers they would be rounded by `half()`, for good, and left
+    without content by `to_empty()`.
+
+    Built in chapter 3.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        for name, constant in vars(self).items():
+            if isinstance(constant, Tensor):
+                device = fn(constant.new_empty(0)).device
+                if device.type != "meta":  # where numbers are lost
+                    vars(self)[name] = constant.to(device)
+        return self
+
+
+class SinusoidalPositionalEncoding(Constants):
     """Add the sinusoidal table to token vectors. It has no parameters.
 
     Args:
@@ -64,11 +86,9 @@ class SinusoidalPositionalEncoding(nn.Module):
     Built in chapter 3. Paper: section 3.5.
     """
 
-    table: Tensor
-
     def __init__(self, d_model: int, max_len: int = 1024) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoidal_positions(max_len, d_model), persistent=False)
+        self.table = sinusoidal_positions(max_len, d_model)
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Add the encodings of positions start, start+1, ...
@@ -76,19 +96,21 @@ class SinusoidalPositionalEncoding(nn.Module):
         Args:
             x: token vectors, (b, q, d).
             start: position of the first one, not 0 when decoding with a cache; or one for each
-                row, (b,), where rows begin with padding: what is below 0 counts as 0.
+                row, (b,) int64, where rows begin with padding: what is below 0 counts as 0.
 
         Returns:
             (b, q, d), the dtype of `x`.
 
         Raises:
-            ValueError: if a position lies past `max_len`.
+            ValueError: if a position lies past `max_len` or an int `start` below 0, or shapes do
+                not fit together.
 
         Example:
             >>> SinusoidalPositionalEncoding(2)(torch.zeros(1, 1, 2), start=1)
             tensor([[[0.8415, 0.5403]]])
         """
-        return x + table_rows(self.table, start, x.size(-2)).to(x.dtype)
+        check_positions(x, start, self.table)
+        return x + table_rows(self.table, start, x.size(-2)).to(x)
 
 
 class LearnedPositionalEncoding(nn.Module):
@@ -115,15 +137,12 @@ class LearnedPositionalEncoding(nn.Module):
         self.weight = nn.Parameter(torch.randn(max_len, d_model) * math.sqrt(0.5))
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`.
-
-        Raises:
-            ValueError: if a position lies past `max_len`.
-        """
+        """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`."""
+        check_positions(x, start, self.weight)
         return x + table_rows(self.weight, start, x.size(-2)).to(x.dtype)
 
 
-class RotaryPositionalEncoding(nn.Module):
+class RotaryPositionalEncoding(Constants):
     """Turn queries and keys by an angle that grows with their position (RoPE).
 
     The components of a vector are taken in pairs, and pair i at position pos is turned by the
@@ -150,8 +169,6 @@ class RotaryPositionalEncoding(nn.Module):
     Built in chapter 3. Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
     """
 
-    table: Tensor
-
     def __init__(self, d_k: int, max_len: int = 1024, layout: Layout = "interleaved") -> None:
         super().__init__()
         if d_k % 2:
@@ -159,7 +176,7 @@ class RotaryPositionalEncoding(nn.Module):
         if layout not in ("interleaved", "half"):
             raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
         self.layout = layout
-        self.register_buffer("table", sinusoidal_positions(max_len, d_k), persistent=False)
+        self.table = sinusoidal_positions(max_len, d_k)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Turn the vectors of positions start, start+1, ...
@@ -169,22 +186,27 @@ class RotaryPositionalEncoding(nn.Module):
             start: position of the first one; not 0 when decoding with a cache.
 
         Returns:
-            (..., n, e), the dtype of `x`; each vector keeps its length.
+            (..., n, e), the dtype of `x`; each vector keeps its length. It is turned in float32, in
+            float64 if it has that dtype.
 
         Raises:
-            ValueError: if a position lies past `max_len`.
+            TypeError: if `start` is no int.
+            ValueError: if a position lies past `max_len` or below 0, or `x` has another width.
         """
-        angles = table_rows(self.table, start, x.size(-2))
-        sine, cosine = angles[:, 0::2], angles[:, 1::2]
+        if isinstance(start, Tensor):
+            raise TypeError(f"start must be an int, got a tensor of shape {tuple(start.shape)}")
+        check_positions(x, start, self.table)
         interleaved = self.layout == "interleaved"
         pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
         # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
         pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
+        angles = table_rows(self.table, start, x.size(-2)).to(pairs)
+        turn = torch.complex(angles[:, 1::2], angles[:, 0::2])
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)
         return (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)
 
 
-class ALiBi(nn.Module):
+class ALiBi(Constants):
     """Attention with linear biases: each head's scores fall in proportion to the distance.
 
     bias(i, j) = -slope · |i - j|. Each head has its own slope, which is not learned: steep ones
@@ -202,17 +224,26 @@ class ALiBi(nn.Module):
     Built in chapter 3. Paper: "Train Short, Test Long" (Press et al., 2022), section 3.
     """
 
-    slopes: Tensor
-
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.register_buffer("slopes", alibi_slopes(num_heads), persistent=False)
+        self.slopes = alibi_slopes(num_heads)
 
-    def forward(self, num_queries: int, num_keys: int) -> Tensor:
-        """The biases, (h, q, k), float32; the last query is aligned with the last key."""
-        positions = torch.arange(num_keys, device=self.slopes.device)
+    def forward(
+        self, num_queries: int, num_keys: int, device: torch.device | str | None = None
+    ) -> Tensor:
+        """The biases, (h, q, k), float32, on `device`; the last query stands at the last key.
+
+        Raises:
+            ValueError: if there are more queries than keys: the first would have no position.
+        """
+        if num_queries > num_keys:
+            raise ValueError(
+                f"num_queries must not exceed num_keys, got {num_queries} queries, {num_keys} keys"
+            )
+        slopes = self.slopes.to(device or self.slopes.device)
+        positions = torch.arange(num_keys, device=slopes.device)
         distance = (positions[num_keys - num_queries :, None] - positions).abs()
-        return self.slopes[:, None, None] * -distance
+        return slopes[:, None, None] * -distance
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -225,7 +256,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
         num_heads: number of heads, h, at least 1.
 
     Returns:
-        (h,), float32.
+        (h,), float32, on the CPU, whatever PyTorch's defaults are.
 
     Raises:
         ValueError: if `num_heads` is below 1.
@@ -239,16 +270,28 @@ def alibi_slopes(num_heads: int) -> Tensor:
     if num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, got {num_heads}")
     power = 2 ** (num_heads.bit_length() - 1)
-    below = 2.0 ** (-8 / power * torch.arange(1, power + 1))
-    above = 2.0 ** (-4 / power * torch.arange(1, 2 * power + 1, 2))
-    return torch.cat([below, above[: num_heads - power]])
+    exponent = torch.arange(1, 2 * power + 1, dtype=torch.float64, device="cpu")
+    below, above = 2.0 ** (-8 / power * exponent[:power]), 2.0 ** (-4 / power * exponent[::2])
+    return torch.cat([below, above[: num_heads - power]]).float()
 
 
 def table_rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
     """Rows start, ..., start+length-1 of a table with a row for each position."""
-    end = length + (start if isinstance(start, int) else int(start.max()))
-    if end > table.size(0):
-        raise ValueError(f"a sequence of {end} positions is longer than max_len={table.size(0)}")
-    if isinstance(start, int):
-        return table[start:end]
-    return table[(start[:, None] + torch.arange(length, device=table.device)).clamp(min=0)]
+    max_len = table.size(0)
+    if isinstance(start, Tensor):
+        positions = (start[:, None] + torch.arange(length, device=start.device)).clamp(min=0)
+        try:
+            return table.to(start.device)[positions]
+        except IndexError:  # on a GPU nothing is raised: there CUDA itself asserts
+            end = length + int(start.max())
+            raise too_long(end, max_len) from None
+    if start < 0:
+        raise ValueError(f"start must be at least 0, got {start}")
+    if start + length > max_len:
+        raise too_long(start + length, max_len)
+    return table[start : start + length]
+
+
+def too_long(end: int, max_len: int) -> ValueError:
+    """The error for positions that a table does not have."""
+    return ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")

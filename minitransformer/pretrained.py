@@ -21,11 +21,10 @@ from tempfile import TemporaryDirectory
 from typing import Self, get_args, get_type_hints
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from minitransformer.config import TransformerConfig
+from minitransformer.files import read_tensors, replacing, write_tensors
 from minitransformer.model_card import model_card
 from minitransformer.tokenization import Tokenizer
 from minitransformer.tokenizer_file import read_json, write_json
@@ -64,7 +63,7 @@ class Pretrained(nn.Module):
                 `load_language_model` read the folder.
 
         Raises:
-            ValueError: if there are other tokenizers, or one has more tokens than the model.
+            ValueError: if there are other tokenizers, or one does not fit the model.
 
         Example:
             >>> import tempfile
@@ -84,7 +83,8 @@ class Pretrained(nn.Module):
         config = {"model_type": MODEL_TYPE, "architectures": [kind]} | asdict(self.config)
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
-            write_weights(self, finished / WEIGHTS)
+            with replacing(finished / WEIGHTS) as unfinished:
+                write_tensors(unfinished, named_weights(self), {"format": "pt"})
             for side, tokenizer in tokenizers.items():
                 tokenizer.save(finished / TOKENIZERS[side])
             if not (folder / CARD).exists():
@@ -134,8 +134,16 @@ class Pretrained(nn.Module):
         kind, config = read_config(folder)
         if kind != cls.__name__:
             raise ValueError(f"{folder} holds a {kind}, not a {cls.__name__}")
+        return cls.from_folder(folder, config, device)
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, config: TransformerConfig, device: torch.device | str
+    ) -> Self:
+        """A model of that configuration with the weights of the folder, in evaluation mode."""
+        weights, _ = read_tensors(existing(folder / WEIGHTS))
         try:
-            return cls.with_weights(config, read_weights(folder / WEIGHTS), device).eval()
+            return cls.with_weights(config, weights, device).eval()
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from error
 
@@ -150,7 +158,7 @@ class Pretrained(nn.Module):
         """
         with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
             model = cls(config)
-        parameters = dict(model.named_parameters())  # a tied one once
+        parameters = named_weights(model)
         names = sorted(parameters.keys() | weights.keys())
         found = {name: shape_of(weights.get(name)) for name in names}
         expected = {name: shape_of(parameters.get(name)) for name in names}
@@ -171,6 +179,15 @@ class Pretrained(nn.Module):
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
         return model
+
+
+def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """All parameters by name: a tied one once, under the first of its names.
+
+    A layer that `torch.compile` returned has all it had under a name of its own. What is saved
+    must not depend on that.
+    """
+    return {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
 
 
 def shape_of(weight: Tensor | None) -> str:
@@ -258,28 +275,11 @@ def check_tokenizers(config: TransformerConfig, tokenizers: Mapping[str, Tokeniz
                 f"tokenizer {side} has {tokenizer.vocab_size} tokens, "
                 f"more than the {sizes[side]} of the model"
             )
-
-
-def write_weights(model: nn.Module, path: Path) -> None:
-    """Write all parameters, a tied one once, under the first of its names."""
-    weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}
-    path.touch()
-    permissions = path.stat().st_mode
-    save_file(weights, path, {"format": "pt"})
-    path.chmod(permissions)  # safetensors would keep the file from all but its owner
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, onto the CPU."""
-    try:
-        return load_file(existing(path))
-    except SafetensorError as error:
-        size = path.stat().st_size
-        raise ValueError(
-            f"{path.name} ({size} bytes) is damaged or no safetensors file: {error}"
-        ) from error
+        if tokenizer.pad_id != config.pad_id:
+            raise ValueError(
+                f"tokenizer {side} has pad_id={tokenizer.pad_id}, the model {config.pad_id}: "
+                "one would take the padding of the other for a token"
+            )
 
 
 def existing(path: Path) -> Path:

@@ -4,10 +4,15 @@ Built in chapter 10. Papers: Fan et al. (2018), section 5.1 (top-k); Holtzman et
 section 3.1 (top-p).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 __all__ = ["next_token_probs", "top_k_filter", "top_p_filter"]
+
+TINY = torch.finfo(torch.float32).tiny
+"""A temperature like 0 for all scores there are, and not rounded to 0."""
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
@@ -69,12 +74,12 @@ def next_token_probs(
 ) -> Tensor:
     """The distribution to draw the next token from: softmax(logits / temperature), cut off.
 
-    Below 1 the temperature makes probable tokens more probable, above 1 all more alike. It acts
-    first, then top-k, then top-p on what is left.
+    Below 1 the temperature makes probable tokens more probable, above 1 all more alike; close to
+    0 all goes to the most probable one. It acts first, then top-k, then top-p on what is left.
 
     Args:
         logits: (..., v), floating point.
-        temperature: above 0.
+        temperature: above 0, and finite.
         top_k: see `top_k_filter`; no limit when left out.
         top_p: see `top_p_filter`; no limit when left out.
 
@@ -92,7 +97,10 @@ def next_token_probs(
     """
     if not temperature > 0.0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    logits = logits / temperature
+    if temperature == math.inf:
+        raise ValueError(f"temperature must be finite, got {temperature}")
+    # Softmax sees differences alone. Those to the highest score may overflow to -inf, and should.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / max(temperature, TINY)
     if top_k is not None:
         logits = top_k_filter(logits, top_k)
     if top_p is not None:

@@ -1,8 +1,7 @@
 """Text to integers and back: what all tokenizers share, and the two whose tokens are plain to see.
 
 A tokenizer cuts a text into *pieces* that no token crosses, and each piece into *tokens*, whose
-numbers are the *ids* that a model reads. Characters and words are here; byte-pair encoding and
-WordPiece, which learn their tokens, have modules of their own.
+numbers are the *ids* that a model reads. Those that learn their tokens have their own modules.
 
 Built in chapter 1.
 """
@@ -12,11 +11,13 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from minitransformer.checks import check_instance
 from minitransformer.tokenizer_file import (
     CHARACTERS,
     JOINED_WORDS,
@@ -92,6 +93,7 @@ class Tokenizer(ABC):
         """Join tokens to text; <pad>, <bos> and <eos> leave no trace.
 
         Raises:
+            TypeError: if `ids` cannot be iterated over.
             ValueError: if an id lies outside the vocabulary.
         """
 
@@ -103,6 +105,7 @@ class Tokenizer(ABC):
             parse_special: whether "<eos>" in the text means the special token. Otherwise it is
                 five characters like others, so that what a user types cannot end a sequence.
         """
+        check_instance("text", text, str)
         ids: list[int] = []
         parts = re.split(f"({'|'.join(self.special_tokens)})", text) if parse_special else [text]
         for index, part in enumerate(parts):
@@ -130,6 +133,7 @@ class Tokenizer(ABC):
 
     def visible(self, ids: Iterable[int]) -> Iterator[str]:
         """The tokens that show in decoded text: all but <pad>, <bos> and <eos>."""
+        check_instance("ids", ids, Iterable)
         return (self.token(i) for i in ids if i not in (self.pad_id, self.bos_id, self.eos_id))
 
     @classmethod
@@ -137,10 +141,7 @@ class Tokenizer(ABC):
         """How often each piece occurs in `texts`."""
         if isinstance(texts, str):
             raise TypeError("texts must be an iterable of texts, got a single str")
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(cls.split(text))
-        return counts
+        return Counter(chain.from_iterable(map(cls.split, texts)))
 
     @classmethod
     def frequent_pieces(cls, texts: Iterable[str], vocab_size: int | None) -> list[str]:
@@ -164,8 +165,7 @@ class Tokenizer(ABC):
         """Rebuild what `to_dict` returned.
 
         Raises:
-            ValueError: if a setting is not what this package does, or the vocabulary is broken;
-                the message names what was found and what was expected.
+            ValueError: if a setting is not what this package does, or the vocabulary is broken.
         """
         kinds = [kind for kind in (cls, *cls.__subclasses__()) if hasattr(kind, "settings")]
         types = dict.fromkeys(kind.settings["model"]["type"] for kind in kinds)

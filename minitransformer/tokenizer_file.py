@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minitransformer.files import replacing
+
 __all__ = [
     "CHARACTERS",
     "JOINED_WORDS",
@@ -132,16 +134,8 @@ def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the tokenizer does not exist: {path.parent}")
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replacing(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+        json.dump(content, file, ensure_ascii=False, indent=2)
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:

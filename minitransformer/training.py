@@ -9,7 +9,8 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from minitransformer.checks import check_loss, check_types, known
 
 __all__ = [
     "TrainingConfig",
@@ -41,10 +42,12 @@ def label_smoothing_loss(
         pad_id: target id that does not count.
 
     Returns:
-        A scalar, float32.
+        A scalar, float32, or float64 if `logits` are.
 
     Raises:
-        ValueError: if shapes do not fit, ε is outside [0, 1), or every target is padding.
+        TypeError: if `targets` are not int64.
+        ValueError: if shapes do not fit, ε is outside [0, 1), a target that is not padding lies
+            outside the vocabulary, or every target is padding.
 
     Example:
         >>> import torch
@@ -55,59 +58,66 @@ def label_smoothing_loss(
 
     Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
     """
-    check_loss("logits", logits, targets, smoothing, pad_id)
+    check_loss("logits", logits, targets, logits.size(-1), smoothing, pad_id)
     real = targets != pad_id
-    log_probs = logits[real].float().log_softmax(dim=-1)
-    right = -log_probs.gather(-1, targets[real][:, None]).mean()
-    return (1 - smoothing) * right - smoothing * log_probs.mean()
-
-
-def check_loss(name: str, scored: Tensor, targets: Tensor, smoothing: float, pad_id: int) -> None:
-    """Raise an error unless there is a loss of these targets."""
-    if scored.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"{name} {tuple(scored.shape)} must have the shape of targets "
-            f"{tuple(targets.shape)} and one more axis"
-        )
-    if not 0.0 <= smoothing < 1.0:
-        raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
-    if not bool((targets != pad_id).any()):
-        raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # Whatever the scores at padding are, NaN too, nothing of them may reach the loss.
+    log_probs = wide.masked_fill(~real[..., None], 0.0).log_softmax(dim=-1)
+    losses = -log_probs.gather(-1, targets.where(real, 0)[..., None])[..., 0]
+    if smoothing:  # 0 times the infinite loss of an impossible token would be no number
+        losses = (1 - smoothing) * losses - smoothing * log_probs.mean(dim=-1)
+    return losses.masked_fill(~real, 0.0).sum() / real.sum()
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """The forward and backward pass of `linear_cross_entropy`, a chunk of positions at a time."""
+    """The forward and backward pass of `linear_cross_entropy`, a chunk of positions at a time.
+
+    The forward pass returns the loss and its gradients to `hidden` and `weight`. A position counts
+    once in the mean or not at all: `counts`, (n, 1), holds ones and zeros.
+    """
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-    ) -> Tensor:
-        n, v = hidden.size(0), weight.size(0)
+        hidden: Tensor, weight: Tensor, targets: Tensor, counts: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        v, wide = weight.size(0), counts.dtype
         chunk = max(1, MAX_LOGITS // v)
-        total = hidden.new_zeros((), dtype=torch.float32)
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        chunks = (x.split(chunk) for x in (hidden, targets[:, None], grad_hidden))
-        for h, target, grad_h in zip(*chunks, strict=True):
-            logits = (h @ weight.T).float()
-            right = logits.gather(-1, target)
-            total -= (1 - smoothing) * right.sum() + smoothing / v * logits.sum()
+        losses, grads_hidden, grad_weight = [], [], None
+        chunks = (x.split(chunk) for x in (hidden, targets, counts))
+        for h, target, count in zip(*chunks, strict=True):
+            logits = (h @ weight.T).to(wide)
+            loss = (smoothing - 1) * logits.gather(-1, target)
+            if smoothing:  # as in `label_smoothing_loss`
+                loss = loss - smoothing * logits.mean(dim=-1, keepdim=True)
             highest = logits.amax(dim=-1, keepdim=True)
             exps = logits.sub_(highest).exp_()
             sums = exps.sum(dim=-1, keepdim=True)
-            total += (highest + sums.log()).sum()
+            losses.append((count * (loss + highest + sums.log())).sum())
             # What the loss of a position is to its logits: probabilities minus their targets.
-            grad = exps.div_(sums).sub_(smoothing / v)
-            grad = grad.scatter_add_(-1, target, torch.full_like(right, smoothing - 1)).to(h.dtype)
-            grad_h.copy_(grad @ weight)
-            grad_weight += grad.T @ h
-        ctx.save_for_backward(grad_hidden.div_(n), grad_weight.div_(n))
-        return total / n
+            grad = exps.mul_(count / sums).sub_(count * (smoothing / v))
+            grad = grad.scatter_add_(-1, target, count * (smoothing - 1))
+            grads_hidden.append(grad.to(h.dtype) @ weight)
+            # In float32 even where weights are not: a sum of rounded sums would be far off.
+            product = (grad.T @ h.to(wide)).to(wide)
+            grad_weight = product if grad_weight is None else grad_weight.add_(product)
+        n = counts.sum()
+        grad_hidden, grad_weight = torch.cat(grads_hidden) / n, cast(Tensor, grad_weight) / n
+        return sum(losses) / n, grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *of_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        asked = any(x is not None for x in of_gradients)
+        if asked and not torch.compiler.is_compiling():  # which asks for all of them
+            raise RuntimeError("linear_cross_entropy can be differentiated only once")
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad * grad_hidden, grad * grad_weight, None, None
+        return grad * grad_hidden, grad * grad_weight, None, None, None
 
 
 def linear_cross_entropy(
@@ -128,10 +138,12 @@ def linear_cross_entropy(
         pad_id: target id that does not count.
 
     Returns:
-        A scalar, float32.
+        A scalar, float32, or float64 if `hidden` is.
 
     Raises:
-        ValueError: if shapes do not fit, ε is outside [0, 1), or every target is padding.
+        TypeError: if `targets` are not int64.
+        ValueError: if shapes do not fit, ε is outside [0, 1), a target that is not padding lies
+            outside the vocabulary, or every target is padding.
 
     Example:
         >>> hidden, weight = torch.randn(2, 3, 4), torch.zeros(5, 4)
@@ -141,15 +153,21 @@ def linear_cross_entropy(
 
     Built in chapter 9. Source: Hsu et al., "Liger Kernel" (2024).
     """
-    check_loss("hidden", hidden, targets, smoothing, pad_id)
+    check_loss("hidden", hidden, targets, weight.size(0), smoothing, pad_id)
     if hidden.size(-1) != weight.size(-1):
         raise ValueError(
             "hidden and weight must have the same width, "
             f"got {hidden.size(-1)} and {weight.size(-1)}"
         )
-    real = targets != pad_id
-    hidden, targets = hidden[real], targets[real]
-    return cast(Tensor, LinearCrossEntropy.apply(hidden, weight, targets, smoothing))
+    real = (targets != pad_id).flatten()
+    hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    if known(real.any()):
+        hidden, targets, real = hidden[real], targets[real], real[real]
+    else:  # a program that PyTorch traces cannot leave out padding, but not let it count
+        hidden, targets = hidden.masked_fill(~real[:, None], 0.0), targets.where(real, 0)
+    counts = real.to(torch.promote_types(hidden.dtype, torch.float32))
+    targets, counts = targets[:, None], counts[:, None]
+    return cast(Tensor, LinearCrossEntropy.apply(hidden, weight, targets, counts, smoothing)[0])
 
 
 def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:
@@ -227,6 +245,7 @@ class TrainingConfig:
         seed: decides the order of the data and the dropout of every step.
 
     Raises:
+        TypeError: if a value is of another type than is annotated here.
         ValueError: if a value is out of range.
 
     Example:
@@ -248,12 +267,15 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("steps", "batch_size", "warmup_steps", "context_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("peak_learning_rate", "max_gradient_norm"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+            if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
         if self.peak_learning_rate is not None and self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps must be below steps, got {self.warmup_steps} and {self.steps}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import padding_mask
+from minitransformer.checks import check_instance, check_target_ids
 from minitransformer.config import TransformerConfig
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
@@ -49,6 +50,12 @@ class TokenModel(Pretrained):
             self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
         self.dropout = Dropout(config.dropout)
 
+    @property
+    def max_len(self) -> float:
+        """Longest sequence, in tokens; infinite where no table of positions ends."""
+        has_no_end = self.config.positional_encoding in ("alibi", "none")
+        return math.inf if has_no_end else self.config.max_len
+
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew, as in the table above."""
         for module in self.modules():
@@ -70,9 +77,9 @@ class TokenModel(Pretrained):
         left_padding: Tensor | None = None,
     ) -> Tensor:
         """Vectors of tokens, (b, length, d), and their positions where the vectors carry them."""
-        end, max_len = start + ids.size(1), self.config.max_len
-        if end > max_len:
-            raise ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")
+        end = start + ids.size(1)
+        if end > self.max_len:
+            raise ValueError(f"a sequence of {end} positions is longer than max_len={self.max_len}")
         x = embedding(ids)
         if self.positions is not None:
             x = self.positions(x, start if left_padding is None else start - left_padding)
@@ -143,7 +150,6 @@ class Transformer(TokenModel):
         memory: Tensor,
         memory_mask: Tensor,
         caches: Sequence[LayerCache] | None = None,
-        start: int = 0,
     ) -> Tensor:
         """Score the token that follows each target position.
 
@@ -153,17 +159,18 @@ class Transformer(TokenModel):
             tgt_ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
             memory: from `encode`, (b, s, d).
             memory_mask: from `encode`, (b, 1, 1, s).
-            caches: a `LayerCache` for each decoder layer.
-            start: position of the first of `tgt_ids`: how many positions the caches hold.
+            caches: a `LayerCache` for each decoder layer; `tgt_ids` follow what they hold.
 
         Returns:
             Logits, (b, t, v).
 
         Raises:
             TypeError: if ids are not integers.
-            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long.
+            ValueError: if ids are empty, not (b, t), outside the vocabulary or too long; if there
+                is not a cache for each layer, or one holds more positions than another.
         """
         check_ids("tgt_ids", tgt_ids)
+        start = cached_length(caches, len(self.decoder.layers))
         tgt = self.embed(self.tgt_embedding, tgt_ids, start)
         return self.output_projection(self.decoder(tgt, memory, "causal", memory_mask, caches))
 
@@ -199,13 +206,13 @@ class Transformer(TokenModel):
             The mean over all targets that are not padding, a scalar, float32.
 
         Raises:
-            TypeError: if ids are not integers.
-            ValueError: as in `forward`; if `targets` and `tgt_ids` differ in shape, or all
-                targets are padding.
+            TypeError: if ids are not integers, or targets not int64.
+            ValueError: as in `forward`; if `targets` and `tgt_ids` differ in shape, a target that
+                is not padding lies outside the vocabulary, or all are padding.
         """
         check_rows(src_ids, tgt_ids)
-        check_targets(tgt_ids, targets, self.config.pad_id)
         pad_id = self.config.pad_id
+        check_targets(tgt_ids, targets, self.config.tgt_vocab_size, pad_id)
         src, tgt = Packing(src_ids != pad_id), Packing(up_to_last(targets != pad_id))
         src_mask = padding_mask(src_ids, pad_id)
         memory = src.pack(self.embed(self.src_embedding, src_ids))
@@ -218,15 +225,29 @@ class Transformer(TokenModel):
 
 def check_ids(name: str, ids: Tensor) -> None:
     """Raise an error unless ids are a non-empty (b, length)."""
+    check_instance(name, ids, Tensor)
     if ids.dim() != 2 or 0 in ids.shape:
         raise ValueError(
             f"{name} must have shape (b, length), both at least 1, got {(*ids.shape,)}"
         )
 
 
+def cached_length(caches: Sequence[LayerCache] | None, num_layers: int) -> int:
+    """How many positions the caches of a stack hold, one for each layer; 0 without any."""
+    if caches is None:
+        return 0
+    if len(caches) != num_layers:
+        raise ValueError(f"caches must be one for each of {num_layers} layers, got {len(caches)}")
+    lengths = [cache.length for cache in caches]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"caches must hold the same number of positions, got {lengths}")
+    return lengths[0]
+
+
 def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
     """Raise an error unless there is a source for each target."""
     check_ids("src_ids", src_ids)
+    check_ids("tgt_ids", tgt_ids)
     if src_ids.size(0) != tgt_ids.size(0):
         raise ValueError(
             "src_ids and tgt_ids must have as many rows, "
@@ -234,12 +255,12 @@ def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
         )
 
 
-def check_targets(ids: Tensor, targets: Tensor, pad_id: int) -> None:
+def check_targets(ids: Tensor, targets: Tensor, vocab_size: int, pad_id: int) -> None:
     """Raise an error unless there is a target for each id, and one that is not padding."""
     check_ids("ids", ids)
+    check_instance("targets", targets, Tensor)
     if ids.shape != targets.shape:
         raise ValueError(
             f"ids and targets must have the same shape, got {(*ids.shape,)} and {(*targets.shape,)}"
         )
-    if not bool((targets != pad_id).any()):
-        raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")
+    check_target_ids(targets, vocab_size, pad_id)

@@ -1,4 +1,6 @@
-"""Every test: one thread (the tensors are tiny), and no window for figures."""
+"""Every test: one thread unless it is told (the tensors are tiny), and no window for figures."""
+
+import os
 
 import matplotlib
 import pytest
@@ -6,9 +8,23 @@ import torch
 from helpers import copying_trainer
 
 
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where test_device.py works, such as cuda")
+
+
+@pytest.fixture(scope="session")
+def device(request):
+    """Where models and data lie that a test moves there."""
+    name = request.config.getoption("--device")
+    try:
+        return torch.zeros(1, device=name).device
+    except (AssertionError, RuntimeError) as error:  # which one depends on how PyTorch was built
+        pytest.skip(f"--device {name}: {str(error).splitlines()[0]}")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _quick_and_windowless():
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     matplotlib.use("Agg")
 
 

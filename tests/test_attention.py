@@ -93,6 +93,55 @@ def test_bias_gets_the_same_gradient_in_both_backends(mask):
     assert_same(*gradients)
 
 
+SHUT = torch.zeros(Q, K)
+SHUT[1, 2:], SHUT[3] = -torch.inf, -torch.inf
+
+
+def shut_in(dtype):
+    """A bias of normal numbers, with -inf at some keys of a query and at all of another."""
+    return (randn(H, Q, K, seed=8) + SHUT).to(dtype)
+
+
+@each_mask
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_bias_of_minus_infinity_is_a_mask(mask, backend, dtype):
+    """The same as where the mask says so, zero rows and gradients included."""
+    allowed = (SHUT == 0) if mask is None else mask & (SHUT == 0)
+    results = []
+    for keys, numbers in ((mask, shut_in(dtype)), (allowed, shut_in(dtype).nan_to_num(neginf=0))):
+        tensors = (*inputs(dtype=dtype, grad=True), numbers.requires_grad_())
+        output = scaled_dot_product_attention(*tensors[:3], keys, tensors[3], backend=backend)
+        loss = (output * randn(*output.shape, seed=4, dtype=dtype)).sum()
+        results.append([output, *torch.autograd.grad(loss, tensors)])
+    for ours, expected in zip(*results, strict=True):
+        assert ours.isfinite().all()
+        assert_same(ours, expected, 1e-5)
+    empty = ~allowed.any(dim=-1).expand(B, H, Q)
+    assert empty[:, :, 3].all()
+    assert (results[0][0][empty] == 0).all()
+
+
+@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+@pytest.mark.parametrize("mask", [None, RANDOM], ids=["open", "masked"])
+def test_bias_that_is_no_number_spoils_its_query_in_both_backends(number, mask):
+    bias = randn(Q, K, seed=8)
+    bias[2, 4] = number
+    for backend in ("reference", "sdpa"):
+        output = scaled_dot_product_attention(*inputs(), mask, bias, backend=backend)
+        spoilt = torch.zeros(B, H, Q, dtype=torch.bool)
+        spoilt[:, :, 2] = True if mask is None else mask[:, :, 2, 4]
+        assert torch.equal(output.isnan().all(-1), spoilt)
+        assert torch.equal(output.isnan().any(-1), spoilt)
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_bias_that_is_no_floating_point_is_refused(backend, dtype):
+    with pytest.raises(TypeError, match=f"bias must be floating point.* got {dtype}; a boolean"):
+        scaled_dot_product_attention(*inputs(), None, RANDOM.to(dtype), backend=backend)
+
+
 @each_backend
 def test_bias_follows_the_dtype_of_the_query(backend):
     inputs_16 = inputs(dtype=torch.bfloat16)
@@ -111,8 +160,13 @@ def test_bias_that_does_not_broadcast_is_refused(backend, shape):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     # bfloat16 keeps 8 bits: one rounding is up to 0.4 %, and the kernels round at other places.
-    [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)],
-    ids=["float32", "bfloat16"],
+    [
+        (torch.float32, 1e-5),
+        (torch.bfloat16, 3e-2),
+        (torch.float16, 4e-3),
+        (torch.float64, 1e-12),
+    ],
+    ids=str,
 )
 def test_sdpa_equals_reference_with_gradients(mask, dtype, tolerance):
     results = []
@@ -181,6 +235,18 @@ def test_weights_are_a_distribution_over_allowed_keys(mask):
 def test_large_scores_stay_finite(backend):
     query, key, value = (1e4 * x for x in inputs())
     assert scaled_dot_product_attention(query, key, value, EMPTY, backend=backend).isfinite().all()
+
+
+@each_backend
+@pytest.mark.parametrize("number", [33, 100, 250])
+def test_dot_products_above_the_range_of_float16(backend, number):
+    """64 · 33² is above 65504; divided by √64 it is not, and 64 · 100² is even then."""
+    query, key = torch.full((2, Q, 64), float(number)), torch.full((2, K, 64), float(number))
+    key[:, 3] *= 1 - 1e-3
+    value = randn(2, K, 6)
+    exact = scaled_dot_product_attention(query, key.half().float(), value)
+    halves = (x.half() for x in (query, key, value))
+    assert_same(scaled_dot_product_attention(*halves, backend=backend).float(), exact, 2e-3)
 
 
 @pytest.mark.parametrize("name", ["none", "causal", "empty rows"])
@@ -313,9 +379,45 @@ def test_mask_that_does_not_broadcast_is_refused(backend, shape):
         scaled_dot_product_attention(*inputs(), torch.ones(shape) > 0, backend=backend)
 
 
+@each_backend
+@pytest.mark.parametrize(
+    ("mask", "advice"),
+    [
+        (torch.zeros(Q, K).masked_fill(~causal_mask(Q, K), -torch.inf), "by `mask == 0`$"),
+        (torch.zeros(Q, K).masked_fill(~causal_mask(Q, K), -1e9), "by `mask == 0`$"),
+        (RANDOM.int(), "by `mask == 1` where 1 means may be attended"),
+        (RANDOM.float(), "by `mask == 1` where 1 means may be attended"),
+    ],
+    ids=["additive", "nearly additive", "integers", "zeros and ones"],
+)
+def test_advice_on_a_mask_of_numbers_depends_on_what_it_holds(backend, mask, advice):
+    with pytest.raises(TypeError, match=advice):
+        scaled_dot_product_attention(*inputs(), mask, backend=backend)
+
+
+@each_backend
+@pytest.mark.parametrize(("index", "names"), [(0, "query and key"), (2, "key and value")])
+def test_leading_axes_that_do_not_fit_are_refused(backend, index, names):
+    tensors = list(inputs())
+    tensors[index] = tensors[index].repeat(2, 1, 1, 1)
+    with pytest.raises(ValueError, match=rf"{names} must have the same axes.*\((2|4), 3, "):
+        scaled_dot_product_attention(*tensors, backend=backend)
+
+
 def test_unknown_backend_is_refused():
     with pytest.raises(ValueError, match="'reference' or 'sdpa', got 'flash'"):
         scaled_dot_product_attention(*inputs(), backend="flash")
+    with pytest.raises(ValueError, match="'reference' or 'sdpa', got 'flash'"):
+        ScaledDotProductAttention(backend="flash")
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, math.nan])
+def test_dropout_out_of_range_is_refused(dropout):
+    message = f"dropout must be at least 0 and below 1, got {dropout}"
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(*inputs(), dropout=dropout)
+    with pytest.raises(ValueError, match=message):
+        ScaledDotProductAttention(dropout)
 
 
 def test_more_queries_than_keys_are_not_causal():
@@ -328,6 +430,36 @@ def test_a_mask_of_another_name_is_refused(backend):
     x = randn(3, 4)
     with pytest.raises(ValueError, match="'casual'"):
         scaled_dot_product_attention(x, x, x, "casual", backend=backend)
+
+
+# --- PyTorch's transforms
+
+
+@pytest.mark.slow
+@each_backend
+@pytest.mark.parametrize("biased", [False, True], ids=["mask", "mask and bias"])
+def test_attention_can_be_mapped_and_compiled_with_a_mask(backend, biased):
+    def attention(query, key, value, mask, bias):
+        bias = bias if biased else None
+        return scaled_dot_product_attention(query, key, value, mask, bias, backend=backend)
+
+    def squares(*tensors):
+        return attention(*tensors).square().sum()
+
+    bias = randn(B, H, Q, K, seed=8)
+    bias[1, 0, 2] = -torch.inf
+    tensors = (*inputs(), EMPTY, bias)
+    expected = attention(*tensors)
+    assert_same(torch.func.vmap(attention)(*tensors), expected, 4e-6)
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    assert_same(compiled(*tensors), expected, 4e-6)
+
+    gradients = torch.func.vmap(torch.func.grad(squares, argnums=(0, 1, 2)))(*tensors)
+    for ours, theirs in zip(
+        gradients, torch.func.grad(squares, argnums=(0, 1, 2))(*tensors), strict=True
+    ):
+        assert ours.isfinite().all()
+        assert_same(ours, theirs)
 
 
 # --- one head

@@ -229,6 +229,7 @@ def test_tokenizers_learns_the_same_from_any_text(texts, vocab_size):
     assert as_json(BPETokenizer.train(texts, vocab_size)) == json.loads(theirs.to_str())
 
 
+@pytest.mark.slow
 def test_tokenizers_learns_and_encodes_the_same_on_real_texts():
     texts = real_texts(1_500_000)
     ours, theirs = BPETokenizer.train(texts, 4096), hugging_face_bpe(texts, 4096)
@@ -327,6 +328,7 @@ def test_odd_text_comes_back(text):
         assert not set(ids) & set(range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "size"), [("a", 10**6), ("zweiundvierzig", 10**5), (" ", 10**5), ("½", 10**5)]
 )

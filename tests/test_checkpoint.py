@@ -3,8 +3,12 @@
 import json
 import os
 import pickle
+import random
 import re
+import signal
 import stat
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,9 @@ import torch
 from helpers import randn
 from safetensors.torch import save_file
 
-import minitransformer.checkpoint
+import minitransformer.files
 from minitransformer import load_checkpoint, load_translator, save_checkpoint
+from minitransformer.checkpoint import as_scores, sole_writer, uninterrupted
 
 TENSORS = {
     "float": randn(5, 7),
@@ -48,7 +53,8 @@ def assert_holds(path, tensors, state):
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_everything_comes_back_bit_for_bit(tmp_path, kind):
-    path = kind(tmp_path / "a folder" / "ß.safetensors")
+    odd = "a" if sys.getfilesystemencoding() == "ascii" else "ß"
+    path = kind(tmp_path / "a folder" / f"{odd}.safetensors")
     (tmp_path / "a folder").mkdir()
     save_checkpoint(path, TENSORS, STATE)
     assert_holds(path, TENSORS, STATE)
@@ -95,13 +101,13 @@ def test_failure_while_saving_leaves_what_was_there(path, monkeypatch, error, pl
     if before:
         save_checkpoint(path, TENSORS, STATE)
     if place == "save_file":
-        monkeypatch.setattr(minitransformer.checkpoint, "save_file", half_a_file(error))
+        monkeypatch.setattr(minitransformer.files, "save_file", half_a_file(error))
     else:
 
         def fail(*_):
             raise error
 
-        monkeypatch.setattr(minitransformer.checkpoint.os, place, fail)
+        monkeypatch.setattr(minitransformer.files.os, place, fail)
     with pytest.raises(type(error)):
         save_checkpoint(path, {"new": torch.ones(2)}, {"step": 8})
     monkeypatch.undo()
@@ -214,3 +220,136 @@ def test_checkpoint_is_a_plain_safetensors_file(saved):
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert header["__metadata__"]["format"] == "minitransformer 1"
     assert json.loads(header["__metadata__"]["state"]) == STATE
+
+
+# --- damage
+
+
+def test_no_file_with_a_changed_bit_is_loaded(saved):
+    """A thousand bits, anywhere: in weights, in the state, in what the header says of them."""
+    whole, generator = saved.read_bytes(), random.Random(0)
+    for bit in {generator.randrange(8 * len(whole)) for _ in range(1000)}:
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        saved.write_bytes(changed)
+        with pytest.raises(ValueError, match=re.escape(str(saved))):
+            load_checkpoint(saved)
+
+
+def test_checksum_with_another_name_is_no_file_without_a_checksum(saved):
+    content = saved.read_bytes()
+    assert content.count(b"transformer.sha256") == 1
+    saved.write_bytes(content.replace(b"transformer.sha256", b"transformer.sha257"))
+    with pytest.raises(ValueError, match=r"is damaged: it has .*expected \['format', 'state'\]"):
+        load_checkpoint(saved)
+
+
+def test_older_file_without_a_checksum_is_loaded(path):
+    metadata = {"format": "minitransformer 1", "state": json.dumps(STATE)}
+    contiguous = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
+    save_file(contiguous, path, metadata)
+    assert_holds(path, TENSORS, STATE)
+
+
+def test_loaded_tensors_stay_when_the_file_is_written_in_place(saved):
+    tensors, _ = load_checkpoint(saved)
+    with open(saved, "rb+") as file:
+        file.write(b"\xff" * saved.stat().st_size)
+    assert torch.equal(tensors["float"], TENSORS["float"])
+
+
+def test_full_disk_is_named_with_the_file(saved, monkeypatch):
+    full = half_a_file(OSError(28, "No space left on device"))
+    monkeypatch.setattr(minitransformer.files, "save_file", full)
+    message = rf"{re.escape(str(saved))} could not be written, and is as it was: .*No space left"
+    with pytest.raises(OSError, match=message):
+        save_checkpoint(saved, {"new": torch.ones(2)}, {"step": 8})
+    assert os.listdir(saved.parent) == [saved.name]
+    assert_holds(saved, TENSORS, STATE)
+
+
+# --- one writer
+
+
+def test_no_checkpoint_needs_no_writer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with sole_writer(None):
+        assert os.listdir(tmp_path) == []
+
+
+def test_folder_in_place_of_the_file_is_refused(path):
+    path.mkdir()
+    message = f"to be a file, but {re.escape(str(path))} is a folder"
+    with pytest.raises(IsADirectoryError, match=message), sole_writer(path):
+        pass
+
+
+def test_folder_that_cannot_be_written_is_named(path, monkeypatch):
+    def read_only(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("builtins.open", read_only)
+    message = rf"the checkpoint {re.escape(str(path))} cannot be written: .*Read-only"
+    with pytest.raises(OSError, match=message), sole_writer(path):
+        pass
+
+
+# --- what the history can hold
+
+
+def test_scores_are_numbers():
+    scores = as_scores({"tensor": torch.tensor(0.5), "integer": 3, "float": 0.25})
+    assert scores == {"tensor": 0.5, "integer": 3.0, "float": 0.25}
+    assert {type(score) for score in scores.values()} == {float}
+
+
+@pytest.mark.parametrize("scores", [None, 0.5, {"a": "much"}, {"a": torch.ones(2)}, {"a": None}])
+def test_other_scores_are_refused(scores):
+    message = rf"evaluate must return numbers by name, got {re.escape(repr(scores))}"
+    with pytest.raises(TypeError, match=message):
+        as_scores(scores)
+
+
+def test_scores_that_every_step_has_are_refused():
+    with pytest.raises(ValueError, match=r"evaluate must not return \['loss', 'step'\]"):
+        as_scores({"loss": 1.0, "score": 2.0, "step": 3})
+
+
+# --- Ctrl-C
+
+
+def test_interruption_waits_for_the_end_of_the_block():
+    handler, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("block")
+        done.append("after it")
+    assert done == ["block"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_block_without_interruption_is_a_block():
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(OSError, match="its own"), uninterrupted():
+        raise OSError("its own")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_other_threads_and_handlers_are_left_alone():
+    done = []
+
+    def work():
+        with uninterrupted():
+            done.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [signal.getsignal(signal.SIGINT)]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done[1] == signal.SIG_IGN

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers import each_model, small_model
 
 from minitransformer import (
     Example,
@@ -13,6 +14,7 @@ from minitransformer import (
     encode_pairs,
     epoch_batches,
 )
+from minitransformer.data import as_pairs, check_lengths
 
 # --- batches
 
@@ -105,3 +107,29 @@ def test_examples_stay_as_they_were():
 def test_empty_epochs_are_refused(examples, batch_size, message):
     with pytest.raises(ValueError, match=message):
         next(epoch_batches(examples, batch_size, seed=0, epoch=0))
+
+
+# --- whatever pairs are
+
+
+def test_pairs_are_pairs_of_texts_whatever_they_were():
+    pairs = [("one", "eins"), ["two", "zwei"], TextPair("ten", "zehn")]
+    found = as_pairs(iter(pairs))
+    assert found == [tuple(pair) for pair in pairs]
+    assert {type(pair) for pair in found} == {TextPair}
+    assert encode_pairs(pairs, *[WordTokenizer(["two"])] * 2)[1] == Example([5, 2], [1, 3, 2])
+
+
+@each_model
+def test_lengths_have_a_limit_where_positions_have(changes):
+    max_len = small_model(**changes).max_len
+    pairs = [TextPair("short", "short"), TextPair("long", "short")]
+    fits = [Example([5] * 16, [1, *[5] * 15, 2])] * 2
+    check_lengths(pairs, fits, max_len)
+    too_long = [fits[0], Example([5] * 17, [1, 2])]
+    if changes.get("positional_encoding") in ("alibi", "none"):
+        check_lengths(pairs, too_long, max_len)
+    else:
+        message = "pair 1: a text of 17 positions is longer than max_len=16: 'long'"
+        with pytest.raises(ValueError, match=message):
+            check_lengths(pairs, too_long, max_len)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import (
+    MODELS,
     TGT_IDS,
     assert_same,
     decoder_only_model,
@@ -15,10 +16,12 @@ from torch import nn
 
 from minitransformer import (
     DecoderOnlyTransformer,
+    KVCache,
     SinusoidalPositionalEncoding,
     Transformer,
     TransformerConfig,
     causal_mask,
+    label_smoothing_loss,
 )
 
 
@@ -63,6 +66,118 @@ def test_gradients_are_finite_with_rows_that_begin_with_padding(changes):
     model.decode(padded, left_padding=torch.tensor([3, 3])).square().mean().backward()
     for parameter in model.parameters():
         assert parameter.grad.isfinite().all()
+
+
+# --- a mask in place of the causal one
+
+PREFIX = causal_mask(5) | (torch.arange(5) < torch.tensor([3, 2])[:, None, None, None])
+
+
+@each_model
+def test_causal_mask_is_what_stands_there_already(changes):
+    model = decoder_only_model(**changes)
+    assert_same(model(TGT_IDS, causal_mask(5)), model(TGT_IDS))
+
+
+@each_model
+@pytest.mark.parametrize("position", range(5))
+def test_prefix_sees_itself_and_nothing_after_it(changes, position):
+    model, changed = decoder_only_model(**changes), TGT_IDS.clone()
+    changed[:, position] = 23
+    difference = (model(TGT_IDS, PREFIX) - model(changed, PREFIX)).abs().amax(-1)
+    for row, length in enumerate((3, 2)):
+        first = 0 if position < length else position
+        assert (difference[row, first:] > 1e-4).all()
+        assert (difference[row, :first] == 0).all()
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "none"])
+def test_documents_that_do_not_see_each_other_are_as_if_alone(scheme):
+    model = decoder_only_model(positional_encoding=scheme)
+    document = torch.tensor([0, 0, 1, 1, 1])
+    together = model(TGT_IDS, (document[:, None] == document) & causal_mask(5))
+    assert_same(together, torch.cat([model(TGT_IDS[:, :2]), model(TGT_IDS[:, 2:])], dim=1))
+
+
+@each_model
+def test_prefix_can_be_decoded_first_and_the_rest_with_a_cache(changes):
+    model = decoder_only_model(**changes)
+    everything = causal_mask(5) | (torch.arange(5) < 3)
+    caches = [KVCache(5) for _ in model.decoder.layers]
+    parts = [model.decode(TGT_IDS[:, :3], caches, mask=everything[:3, :3])]
+    parts += [
+        model.decode(TGT_IDS[:, n : n + 1], caches, mask=everything[[n], : n + 1]) for n in (3, 4)
+    ]
+    assert_same(torch.cat(parts, dim=1), model(TGT_IDS, everything))
+
+
+@each_model
+def test_mask_goes_together_with_padding_on_the_left(changes):
+    model = decoder_only_model(**changes)
+    mask = nn.functional.pad(PREFIX, (2, 0, 2, 0), value=True)
+    padded = nn.functional.pad(TGT_IDS, (2, 0))
+    moved = model.decode(padded, left_padding=torch.tensor([2, 2]), mask=mask)
+    assert_same(moved[:, 2:], model(TGT_IDS, PREFIX))
+
+
+@each_model
+def test_loss_sees_what_the_mask_lets_be_seen(changes):
+    model = decoder_only_model(**changes)
+    targets = torch.tensor([[0, 9, 0, 0, 0], [3, 0, 11, 0, 0]])
+    everything = torch.ones(5, 5, dtype=torch.bool)
+    for mask in (everything, PREFIX, causal_mask(5)):
+        expected = label_smoothing_loss(model(TGT_IDS, mask), targets, smoothing=0.2)
+        assert_same(model.loss(TGT_IDS, targets, smoothing=0.2, mask=mask), expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (causal_mask(5).float(), TypeError, r"mask must be boolean .* got torch\.float32"),
+        (causal_mask(4), ValueError, r"mask of shape \(4, 4\) does not broadcast"),
+        ("diagonal", ValueError, "mask must be a boolean tensor or 'causal', got 'diagonal'"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(mask, error, message):
+    with pytest.raises(error, match=message):
+        decoder_only_model()(TGT_IDS, mask)
+
+
+@each_model
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.bfloat16, 0.15), (torch.float16, 0.05), (torch.float64, 1e-5)],
+    ids=str,
+)
+def test_model_of_another_dtype_computes_the_same(changes, dtype, tolerance):
+    model = decoder_only_model(**changes)
+    expected, loss = model(TGT_IDS), model.loss(TGT_IDS, TGT_IDS)
+    model.to(dtype)
+    logits = model(TGT_IDS)
+    assert logits.dtype == dtype
+    assert_same(logits.float(), expected, tolerance * expected.std().item())
+    assert_same(model.loss(TGT_IDS, TGT_IDS).float(), loss, tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_model_can_be_compiled_and_exported(name):
+    if torch.__version__ < "2.6" and MODELS[name].get("norm") == "rms_norm":
+        pytest.skip("PyTorch 2.5 exports this model for the sizes alone that it has seen")
+    torch.compiler.reset()  # it counts how often it compiled the same lines
+    model = decoder_only_model(**MODELS[name], num_layers=1).eval()
+    b, t = (torch.export.Dim(axis, min=2, max=16) for axis in "bt")
+    exported = torch.export.export(model, (TGT_IDS,), dynamic_shapes=({0: b, 1: t},)).module()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for ids in (TGT_IDS, TGT_IDS.repeat(2, 2)[:3, :9]):
+        assert_same(exported(ids), model(ids), 4e-6)
+        assert_same(compiled(ids), model(ids), 4e-6)
+
+
+def test_targets_that_are_no_tokens_are_refused():
+    with pytest.raises(ValueError, match="target 31 lies outside the vocabulary of 31 tokens"):
+        decoder_only_model().loss(TGT_IDS, TGT_IDS + 1)
 
 
 def test_starting_values_depend_on_the_generator_alone():

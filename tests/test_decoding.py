@@ -29,10 +29,10 @@ def test_cached_decoding_equals_full_decoding(changes, first):
     memory, mask = model.encode(SRC_IDS)
     full = model.decode(TGT_IDS, memory, mask)
     caches = KVCache.for_decoder(model, memory, 5)
-    logits = [model.decode(TGT_IDS[:, :first], memory, mask, caches, start=0)]
+    logits = [model.decode(TGT_IDS[:, :first], memory, mask, caches)]
     for position in range(first, 5):
         token = TGT_IDS[:, position : position + 1]
-        logits.append(model.decode(token, memory, mask, caches, start=position))
+        logits.append(model.decode(token, memory, mask, caches))
     assert_same(torch.cat(logits, dim=1), full)
 
 
@@ -42,8 +42,7 @@ def test_chunk_after_the_first_sees_the_cache_and_itself():
     memory, mask = model.encode(SRC_IDS)
     caches = KVCache.for_decoder(model, memory, 9)
     logits = [
-        model.decode(TGT_IDS[:, start:end], memory, mask, caches, start=start)
-        for start, end in ((0, 2), (2, 5))
+        model.decode(TGT_IDS[:, start:end], memory, mask, caches) for start, end in ((0, 2), (2, 5))
     ]
     assert_same(torch.cat(logits, dim=1), model.decode(TGT_IDS, memory, mask))
 
@@ -76,8 +75,26 @@ def test_cached_decoder_only_equals_full(changes, first):
     caches = [KVCache(5) for _ in model.decoder.layers]
     logits = [model.decode(TGT_IDS[:, :first], caches)]
     for position in range(first, 5):
-        logits.append(model.decode(TGT_IDS[:, position : position + 1], caches, position))
+        logits.append(model.decode(TGT_IDS[:, position : position + 1], caches))
     assert_same(torch.cat(logits, dim=1), model(TGT_IDS))
+
+
+@pytest.mark.parametrize("has_encoder", [True, False], ids=["pairs", "decoder-only"])
+@torch.no_grad()
+def test_caches_that_do_not_fit_are_refused(has_encoder):
+    if has_encoder:
+        model = small_model()
+        memory = model.encode(SRC_IDS)
+        caches = KVCache.for_decoder(model, memory[0], 5)
+    else:
+        model, memory, caches = decoder_only_model(num_layers=3), (), [KVCache(5) for _ in range(3)]
+    for wrong in (caches[:2], [*caches, KVCache(5)]):
+        with pytest.raises(ValueError, match=f"one for each of 3 layers, got {len(wrong)}"):
+            model.decode(TGT_IDS, *memory, wrong)
+    model.decode(TGT_IDS[:, :2], *memory, caches)
+    caches[1].length = 1
+    with pytest.raises(ValueError, match=r"the same number of positions, got \[2, 1, 2\]"):
+        model.decode(TGT_IDS[:, 2:], *memory, caches)
 
 
 @each_model

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from helpers import assert_same, randn
+from torch import nn
 
 from minitransformer import Dropout
+from minitransformer.dropout import drawing_from
 
 each_p = pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 
@@ -61,3 +63,89 @@ def test_does_nothing_at_zero_or_in_evaluation(p, training):
 
 def test_probability_one_drops_everything():
     assert not Dropout(1.0)(torch.ones(9)).any()
+
+
+# --- where its random numbers come from
+
+
+def test_its_own_generator_is_the_only_one_it_draws_from():
+    dropout = Dropout(0.5)
+    torch.manual_seed(3)
+    first = dropout(torch.ones(5, 7))
+    dropout.generator = torch.Generator().manual_seed(3)
+    before = torch.get_rng_state()
+    assert torch.equal(dropout(torch.ones(5, 7)), first)
+    assert not torch.equal(dropout(torch.ones(5, 7)), first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_model_draws_from_a_generator_inside_the_block_only():
+    own, lent = torch.Generator(), torch.Generator()
+    model = nn.Sequential(Dropout(0.5), nn.Dropout(0.5), nn.Sequential(Dropout(0.1)))
+    model[0].generator = own
+    with pytest.raises(KeyboardInterrupt), drawing_from(lent, model):  # noqa: PT012
+        assert model[0].generator is model[2][0].generator is lent
+        assert not hasattr(model[1], "generator")
+        raise KeyboardInterrupt
+    assert model[0].generator is own
+    assert model[2][0].generator is None
+
+
+# --- what transforms functions
+
+
+def assert_drops_half(y):
+    assert set(y.flatten().tolist()) == {0.0, 2.0}
+    assert y.mean().item() == pytest.approx(1.0, abs=0.2)
+
+
+def test_can_be_compiled_as_a_single_graph():
+    compiled = torch.compile(Dropout(0.5), fullgraph=True, backend="eager")
+    first, second = (compiled(torch.ones(30, 31)) for _ in range(2))
+    assert_drops_half(first)
+    assert not torch.equal(first, second)
+
+
+def test_compiled_with_a_generator_it_draws_the_same_numbers():
+    dropout, x = Dropout(0.5), torch.ones(30, 31)
+    compiled, dropout.generator = torch.compile(dropout, backend="eager"), torch.Generator()
+    runs = []
+    for function in (dropout, compiled):
+        dropout.generator.manual_seed(3)
+        runs.append(torch.stack([function(x), function(x)]))
+    assert torch.equal(*runs)
+
+
+def test_can_be_exported():
+    exported = torch.export.export(Dropout(0.5), (torch.ones(30, 31),)).module()
+    assert_drops_half(exported(torch.ones(30, 31)))
+
+
+@pytest.mark.skipif(
+    torch.__version__ < "2.6", reason="this PyTorch cannot look at numbers as others inside vmap"
+)
+def test_can_be_vectorised_with_a_mask_for_each():
+    y = torch.func.vmap(Dropout(0.5), randomness="different")(torch.ones(5, 30, 31))
+    assert_drops_half(y)
+    assert len({tuple(row.flatten().tolist()) for row in y}) == 5
+    y = torch.func.vmap(Dropout(0.5), randomness="same")(torch.ones(5, 30, 31))
+    assert len({tuple(row.flatten().tolist()) for row in y}) == 1
+
+
+def test_can_be_differentiated_as_a_function():
+    dropout = Dropout(0.5)
+    dropout.generator = torch.Generator().manual_seed(3)
+    y = dropout(torch.ones(5, 7))
+    dropout.generator.manual_seed(3)
+    assert torch.equal(torch.func.grad(lambda x: dropout(x).sum())(torch.ones(5, 7)), y)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_generator_on_a_gpu_drops_the_share_and_scales_the_rest():
+    dropout, x = Dropout(0.1), torch.ones(300_000, device="cuda")
+    dropout.generator = torch.Generator("cuda").manual_seed(3)
+    y = dropout(x)
+    assert (y == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)
+    assert_same(y[y != 0], torch.full_like(y[y != 0], 1 / 0.9), 1e-5)
+    dropout.generator.manual_seed(3)
+    assert torch.equal(dropout(x), y)

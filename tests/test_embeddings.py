@@ -49,6 +49,13 @@ def test_id_outside_the_vocabulary_is_refused(bad):
         TokenEmbedding(31, 12)(ids)
 
 
+def test_lookup_can_be_compiled_and_mapped():
+    embedding = TokenEmbedding(31, 12)
+    compiled = torch.compile(embedding, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(IDS), embedding(IDS))
+    assert torch.equal(torch.func.vmap(embedding)(IDS), embedding(IDS))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
 def test_ids_that_are_no_integers_are_refused(dtype):
     with pytest.raises(TypeError, match=f"ids must be int32 or int64, got {dtype}"):

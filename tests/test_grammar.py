@@ -606,6 +606,7 @@ def test_subordinate_clauses_stand_between_commas():
 # --- splits
 
 
+@pytest.mark.slow
 def test_splits_have_the_sizes_asked_for(splits):
     assert {name: len(pairs) for name, pairs in splits.items()} == SIZES
 
@@ -644,6 +645,7 @@ def test_every_held_out_phrase_occurs_in_compositions(splits):
     assert frozenset().union(*map(held_out_phrases, splits["composition"])) == HELD_OUT_PHRASES
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_no_word_of_a_test_sentence_is_new():
     full = grammar_sentences(0)

@@ -1,5 +1,7 @@
 """Generation writes what the model's scores say: greedily, at random, in batches, alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import (
@@ -12,13 +14,17 @@ from helpers import (
 
 from minitransformer import (
     DecoderOnlyTransformer,
+    Transformer,
     TransformerConfig,
+    WordTokenizer,
     complete,
     generate,
     next_token_probs,
     pad_rows,
+    record_attention,
     translate,
 )
+from minitransformer.decoding import Decoding
 from minitransformer.inference import evaluating
 
 
@@ -127,6 +133,42 @@ def test_decoding_has_no_dropout_and_leaves_the_mode_as_it_was(training):
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_module_keeps_its_own_mode(fails):
+    model = small_model(dropout=0.5).train()
+    model.encoder.eval()
+    model.decoder.layers[1].feed_forward.eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    if fails:
+        with pytest.raises(ValueError, match="outside the vocabulary"):
+            generate(model, SRC_IDS + 2, max_new_tokens=6)
+    else:
+        generate(model, SRC_IDS, max_new_tokens=6)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert len(set(modes.values())) == 2
+
+
+@each_model
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"num_beams": 3}], ids=str)
+def test_model_can_be_trained_on_what_it_wrote(changes, options):
+    model = small_model(**changes)
+    new = generate(model, SRC_IDS, max_new_tokens=6, min_new_tokens=6, **options)
+    assert not new.is_inference()
+    model(SRC_IDS, new).square().mean().backward()
+    model = decoder_only_model(**changes)
+    new = generate(model, PROMPTS, max_new_tokens=6, min_new_tokens=6, **options)
+    model(new).square().mean().backward()
+    new[0, 0] = 5
+
+
+def test_what_was_recorded_while_writing_can_be_trained_on():
+    model = small_model()
+    with record_attention(model) as maps, evaluating(model):
+        generate(model, SRC_IDS, max_new_tokens=6)
+        logits = Decoding(model, SRC_IDS, 1, max_new_tokens=6)(None)
+    assert not any(tensor.is_inference() for tensor in (logits, *maps.values()))
+
+
 PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
 
 
@@ -223,11 +265,61 @@ def test_generator_decides_the_draw_and_the_global_state_stays():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("temperature", [1e-9, 1e-40, 1e-320])
+def test_sampling_without_warmth_is_greedy(temperature):
+    model = decoder_only_model()
+    greedy = generate(model, PROMPTS, max_new_tokens=8)
+    assert torch.equal(generate(model, PROMPTS, max_new_tokens=8, temperature=temperature), greedy)
+
+
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}])
 def test_sampling_from_one_token_is_greedy(cut):
     model = decoder_only_model()
     greedy = generate(model, PROMPTS, max_new_tokens=8)
     assert torch.equal(generate(model, PROMPTS, max_new_tokens=8, temperature=2.0, **cut), greedy)
+
+
+# --- how long a text can be
+
+
+@pytest.mark.parametrize("min_new_tokens", [1, 16])
+def test_default_length_fits_the_model(min_new_tokens):
+    options = {"min_new_tokens": min_new_tokens, "stop_ids": []}
+    assert generate(small_model(), SRC_IDS, **options).shape == (2, 16)
+    padded = torch.nn.functional.pad(PROMPTS, (0, 3))
+    assert generate(decoder_only_model(), padded, stop_ids=[]).shape == (4, 12)
+    assert generate(small_model(max_len=99), SRC_IDS, **options).shape == (2, 64)
+    options["min_new_tokens"] = 70
+    assert generate(small_model(max_len=99), SRC_IDS, **options).shape == (2, 70)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "none"])
+def test_without_a_table_no_length_is_too_long(scheme):
+    model, longer = (decoder_only_model(positional_encoding=scheme, max_len=n) for n in (16, 99))
+    assert torch.equal(
+        generate(model, PROMPTS, max_new_tokens=30, min_new_tokens=30),
+        generate(longer, PROMPTS, max_new_tokens=30, min_new_tokens=30),
+    )
+    assert generate(model, PROMPTS, stop_ids=[]).shape == (4, 64)
+    ids = PROMPTS[:1].repeat(1, 5)
+    assert torch.equal(model(ids), longer(ids))
+    model, longer = (small_model(positional_encoding=scheme, max_len=n) for n in (16, 99))
+    src = SRC_IDS.repeat(1, 4)
+    assert torch.equal(
+        generate(model, src, max_new_tokens=30, min_new_tokens=30),
+        generate(longer, src, max_new_tokens=30, min_new_tokens=30),
+    )
+    assert torch.equal(model(src, src), longer(src, src))
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "rotary"])
+def test_with_a_table_its_end_is_the_end(scheme):
+    model = decoder_only_model(positional_encoding=scheme)
+    assert generate(model, PROMPTS, max_new_tokens=12, min_new_tokens=12).shape == (4, 12)
+    with pytest.raises(ValueError, match="20 positions is longer than max_len=16"):
+        model(PROMPTS[:1].repeat(1, 4))
+    with pytest.raises(ValueError, match="max_new_tokens=13 take 17 positions, more than max_len"):
+        generate(model, PROMPTS, max_new_tokens=13)
 
 
 # --- bad input
@@ -244,6 +336,14 @@ def test_sampling_from_one_token_is_greedy(cut):
         ({"num_beams": 2, "alpha": -0.1}, r"alpha must be at least 0, got -0\.1"),
         ({"temperature": -1.0}, r"temperature must be at least 0, got -1\.0"),
         ({"temperature": float("nan")}, "temperature must be at least 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite, got inf"),
+        ({"num_beams": 2, "alpha": float("inf")}, "alpha must be finite, got inf"),
+        ({"max_new_tokens": float("inf")}, "max_new_tokens must be finite, got inf"),
+        ({"max_new_tokens": None, "min_new_tokens": 17}, "max_new_tokens=17 take 17 positions"),
+        (
+            {"min_new_tokens": 2, "stop_ids": range(1, 31)},
+            "min_new_tokens=2 needs a token .* pad_id=0 and stop_ids are all 31 there are",
+        ),
         ({"num_beams": 2, "temperature": 1.0}, r"num_beams=2 needs temperature 0, got 1\.0"),
         ({"top_k": 3}, "top_k=3 and top_p=None need a temperature above 0, got 0"),
         ({"top_p": 0.9}, r"top_k=None and top_p=0\.9 need a temperature above 0, got 0"),
@@ -273,6 +373,15 @@ def test_options_out_of_range_are_refused(options, message):
 def test_prompts_that_do_not_fit_are_refused(prompts, error, message):
     with pytest.raises(error, match=message):
         generate(decoder_only_model(), prompts, max_new_tokens=6)
+
+
+def test_prompt_without_room_behind_it_is_refused():
+    with pytest.raises(ValueError, match="20 tokens and max_new_tokens=1 take 20 positions"):
+        generate(decoder_only_model(), PROMPTS[:1].repeat(1, 4))
+
+
+def test_every_token_may_end_a_text_that_need_not_go_on():
+    assert generate(small_model(), SRC_IDS, stop_ids=range(31)).shape == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -334,6 +443,32 @@ def test_translations_by_beam_search_are_as_good(copier, num_beams):
     texts = ["c b a d", "a", "b c", "d c a"]
     translations = translate(model, texts, src, tgt, max_new_tokens=9, num_beams=num_beams)
     assert translations == [text[::-1] for text in texts]
+
+
+def test_translation_fits_a_model_with_little_room(copier):
+    model, src, tgt, _ = copier
+    short = Transformer(replace(model.config, max_len=9))
+    short.load_state_dict(model.state_dict())
+    texts = ["c b a d", "a", "b c"]
+    assert translate(short, texts, src, tgt) == [text[::-1] for text in texts]
+
+
+class OtherPadding(WordTokenizer):
+    """A tokenizer that fills short rows with another id."""
+
+    pad_id = 4
+
+
+def test_tokenizer_with_another_padding_than_the_model_is_refused(copier):
+    model, src, tgt, _ = copier
+    other = OtherPadding(src.tokens[5:])
+    with pytest.raises(ValueError, match="tokenizer src has pad_id=4, the model 0"):
+        translate(model, ["a"], other, tgt)
+    with pytest.raises(ValueError, match="tokenizer tgt has pad_id=4, the model 0"):
+        translate(model, ["a"], src, other)
+    config = TransformerConfig.decoder_only(tgt.vocab_size, d_model=12, num_heads=3, pad_id=3)
+    with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
+        complete(DecoderOnlyTransformer(config), ["a"], tgt)
 
 
 # --- complete

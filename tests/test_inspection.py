@@ -1,5 +1,7 @@
 """Recorded attention weights are those the model computes with, by the name of their owner."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from helpers import (
@@ -191,3 +193,14 @@ def test_trace_leaves_the_model_as_it_was(training):
     assert model.training == training
     assert not any(module._forward_hooks for module in model.modules())
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("ids", [SRC_IDS, SRC_IDS + 2], ids=["fits", "fails"])
+def test_trace_leaves_every_module_in_its_own_mode(ids):
+    model = small_model(dropout=0.5).train()
+    model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    with nullcontext() if ids is SRC_IDS else pytest.raises(ValueError, match="vocabulary"):
+        trace(model, ids, TGT_IDS)
+    assert [module.training for module in model.modules()] == modes
+    assert len(set(modes)) == 2

@@ -1,6 +1,7 @@
 """Language models train with the same trainer, and bits per character are what they say."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from minitransformer import (
     token_stream,
 )
 from minitransformer.inference import evaluating
+
+pytestmark = pytest.mark.slow
 
 SAYING = ["one two three four five. ", "two three four five six. ", "three four five six one. "]
 
@@ -227,3 +230,65 @@ def test_each_place_of_the_stream_is_a_target_sooner_or_later():
 def test_impossible_streams_are_refused(batch_size, context_length, message):
     with pytest.raises(ValueError, match=message):
         stream_batches(STREAM, batch_size, context_length, seed=0, epoch=0)
+
+
+# --- refused before the first step
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [("one two", "got a single str"), (["one", 2], "type str, but number 1 is 2")],
+)
+def test_what_are_no_texts_is_refused(trained_writer, texts, message):
+    (letters,) = trained_writer.tokenizers.values()
+    with pytest.raises(TypeError, match=message):
+        language_model_trainer(texts=texts)
+    with pytest.raises(TypeError, match=message):
+        bits_per_character(trained_writer.model, texts, letters)
+
+
+def test_texts_may_come_once(tmp_path, trained_writer):
+    trainer = language_model_trainer(texts=iter(SAYING))
+    trainer.fit(3, checkpoint=tmp_path / "model", progress=False)
+    assert LanguageModelTrainer.resume(tmp_path / "model", iter(SAYING)).texts == SAYING
+    (letters,) = trained_writer.tokenizers.values()
+    options = {"context_length": 24}
+    expected = bits_per_character(trained_writer.model, SAYING, letters, **options)
+    assert bits_per_character(trained_writer.model, iter(SAYING), letters, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("context_length", "message"),
+    [(33, "33 positions is longer than max_len=32"), (32, "too short for context_length=32")],
+)
+def test_impossible_context_is_refused_at_once(context_length, message):
+    with pytest.raises(ValueError, match=message):
+        language_model_trainer(texts=SAYING[:1], context_length=context_length)
+
+
+def test_model_and_tokenizer_pad_with_the_same_id():
+    trainer = language_model_trainer()
+    (letters,) = trainer.tokenizers.values()
+    model = DecoderOnlyTransformer(replace(trainer.model.config, pad_id=3))
+    with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
+        LanguageModelTrainer(model, SAYING, letters, trainer.config)
+    with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
+        bits_per_character(model, SAYING, letters)
+
+
+def test_compiled_and_frozen_writer_resumes_as_never_stopped(tmp_path):
+    def freezing_trainer():
+        trainer = language_model_trainer()
+        trainer.model.decoder.layers[0].requires_grad_(False)
+        return trainer
+
+    straight, stopped = freezing_trainer(), freezing_trainer()
+    straight.fit(progress=False)
+    stopped.model = torch.compile(stopped.model, backend="eager")
+    stopped.fit(3, checkpoint=tmp_path / "model", progress=False)
+    resumed = LanguageModelTrainer.resume(tmp_path / "model", SAYING)
+    resumed.fit(progress=False)
+    assert resumed.history == straight.history
+    for name, weight in straight.model.named_parameters():
+        assert torch.equal(resumed.model.get_parameter(name), weight), name
+        assert resumed.model.get_parameter(name).requires_grad == weight.requires_grad

@@ -48,6 +48,26 @@ def test_rms_norm_of_centred_rows_is_layer_norm():
     assert_same(rms_norm(x, torch.ones(12)), layer_norm(x, torch.ones(12), torch.zeros(12)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1e-2, 1.0, 300.0, 3e4])  # 256² is no float16
+def test_functions_equal_torch_in_other_dtypes(dtype, size):
+    gain, bias = shaken(LayerNorm(12)).to(dtype).parameters()
+    x = (randn(2, 5, 12) + 0.1).clamp(-2, 2) * size
+    x = x.to(dtype).requires_grad_()
+    tolerance = 4 * torch.finfo(dtype).eps
+    for ours, torchs in (
+        (layer_norm(x, gain, bias), nn.functional.layer_norm(x, (12,), gain, bias, 1e-5)),
+        # PyTorch's rms_norm squares in float16 until 2.5: it has double precision here.
+        (rms_norm(x, gain), nn.functional.rms_norm(x.double(), (12,), gain.double(), 1e-5)),
+    ):
+        torchs = torchs.to(dtype)
+        assert ours.dtype == dtype
+        assert ours.isfinite().all()
+        assert_same(ours, torchs, tolerance)
+        gradients = (torch.autograd.grad(y.sum(), x)[0] * size for y in (ours, torchs))
+        assert_same(*gradients, 10 * tolerance)
+
+
 def test_unknown_norm_is_refused():
     with pytest.raises(ValueError, match=r"one of \['layer_norm', 'rms_norm'\], got 'batch'"):
         ResidualConnection(12, norm="batch")

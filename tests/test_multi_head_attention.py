@@ -209,10 +209,70 @@ def test_wrong_width_is_refused_by_name(index, name):
         MultiHeadAttention(D, H)(*tensors)
 
 
-def test_backend_reaches_the_attention():
-    attention = MultiHeadAttention(D, H, backend="flash")
+def test_settings_of_the_attention_are_checked_at_once():
     with pytest.raises(ValueError, match="'reference' or 'sdpa', got 'flash'"):
-        attention(*inputs())
+        MultiHeadAttention(D, H, backend="flash")
+    with pytest.raises(ValueError, match=r"dropout must be at least 0 and below 1, got 1\.5"):
+        MultiHeadAttention(D, H, dropout=1.5)
+
+
+@each_backend
+@pytest.mark.parametrize("num_heads", [B, H], ids=["as many as rows", "others"])
+@pytest.mark.parametrize("first", [B, H, 1])
+def test_mask_of_three_axes_could_mean_rows_or_heads(backend, num_heads, first):
+    attention = MultiHeadAttention(D, num_heads, backend=backend)
+    mask = randn(first, Q, K, seed=9) > 0
+    with pytest.raises(ValueError, match=rf"2 or 4 axes, got shape \({first}, 5, 7\); .*`mask\["):
+        attention(*inputs(), mask)
+
+
+@each_backend
+def test_mask_for_each_row_and_for_each_head_as_the_error_says(backend):
+    attention = MultiHeadAttention(D, H, backend=backend)
+    rows = randn(B, Q, K, seed=9) > 0
+    together = attention(*inputs(), rows[:, None])
+    for row in range(B):
+        alone = attention(*(x[row : row + 1] for x in inputs()), rows[row])
+        assert_same(together[row : row + 1], alone)
+    heads = randn(H, Q, K, seed=9) > 0
+    assert_same(attention(*inputs(), heads[None]), attention(*inputs(), heads.expand(B, H, Q, K)))
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((2, 3, 3), r"query and key .* got shapes \(2, 3, 5, 4\) and \(3, 3, 7, 4\)"),
+        ((2, 2, 3), r"key and value .* got shapes \(2, 3, 7, 4\) and \(3, 3, 7, 4\)"),
+    ],
+)
+def test_batches_that_do_not_match_are_refused(backend, sizes, message):
+    lengths = (Q, K, K)
+    tensors = [randn(b, n, D) for b, n in zip(sizes, lengths, strict=True)]
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(D, H, backend=backend)(*tensors)
+
+
+@each_backend
+def test_more_values_than_keys_are_refused(backend):
+    query, key, value = inputs()
+    with pytest.raises(ValueError, match="as many positions, got 6 and 7"):
+        MultiHeadAttention(D, H, backend=backend)(query, key[:, :6], value)
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float64, 1e-12)],
+    ids=str,
+)
+def test_equals_torch_in_other_dtypes(backend, dtype, tolerance):
+    ours = shaken(MultiHeadAttention(D, H, backend=backend))
+    torchs = torch_attention(ours).to(dtype)
+    x = [tensor.to(dtype) for tensor in inputs()]
+    mask = CAUSAL & PADDING
+    expected, _ = torchs(*x, attn_mask=~CAUSAL, key_padding_mask=~PADDING[:, 0, 0])
+    assert_same(ours.to(dtype)(*x, mask), expected, tolerance)
 
 
 def test_mask_of_the_other_kind_is_refused():

@@ -1,10 +1,13 @@
 """Positions follow the paper's formula, wherever the sequence starts."""
 
+import copy
+import io
 import math
 
 import pytest
 import torch
 from helpers import assert_same, randn
+from torch import nn
 
 from minitransformer import (
     ALiBi,
@@ -88,6 +91,147 @@ def test_last_position_of_the_table_is_allowed():
     assert_same(encode(torch.zeros(1, 1, 12), 15)[0], positions_with_loops([15], 12))
 
 
+# --- constants
+
+
+def schemes():
+    """A function of each module with constants, and what goes into it in float32."""
+    x = randn(2, 3, 5, 12)
+    return {
+        "sinusoidal": (SinusoidalPositionalEncoding(12, 16), lambda m: m(x[:, 0], 3)),
+        "rotary": (RotaryPositionalEncoding(12, 16), lambda m: m(x, 3)),
+        "alibi": (ALiBi(3), lambda m: m(5, 7)),
+    }
+
+
+each_constant = pytest.mark.parametrize("name", schemes())
+
+
+def pickled(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@each_constant
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.half().float(),
+        lambda m: m.bfloat16(),
+        lambda m: m.double(),
+        lambda m: m.to("meta"),
+        lambda m: m.to_empty(device="cpu"),
+        lambda m: m.to("meta").to_empty(device="cpu"),
+        lambda m: nn.Sequential(m).half().float()[0],
+        copy.deepcopy,
+        pickled,
+    ],
+    ids=["half", "bfloat16", "double", "meta", "empty", "meta, empty", "inside", "copy", "pickle"],
+)
+def test_constants_stay_what_they_are(name, change):
+    module, use = schemes()[name]
+    expected = use(module)
+    assert torch.equal(use(change(module)), expected)
+
+
+@each_constant
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_constants_do_not_depend_on_the_default_dtype(name, dtype):
+    expected = schemes()[name][1](schemes()[name][0])
+    _, use = schemes()[name]
+    torch.set_default_dtype(dtype)
+    try:
+        module, _ = schemes()[name]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(use(module), expected)
+
+
+@each_constant
+def test_constants_are_made_on_no_meta_device(name):
+    module, use = schemes()[name]
+    with torch.device("meta"):
+        made, _ = schemes()[name]
+    assert torch.equal(use(made), use(module))
+
+
+@each_constant
+def test_constants_go_with_what_is_on_the_meta_device(name):
+    module, _ = schemes()[name]
+    if name == "alibi":
+        assert module(5, 7, "meta").device.type == "meta"
+    else:
+        assert module(torch.empty(2, 3, 5, 12, device="meta")[:, 0]).device.type == "meta"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_tables_are_float32_whatever_the_default_dtype_is(dtype):
+    table, slopes = sinusoidal_positions(9, 7), alibi_slopes(12)
+    torch.set_default_dtype(dtype)
+    try:
+        again = sinusoidal_positions(9, 7), alibi_slopes(12)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (table.dtype, slopes.dtype) == (torch.float32, torch.float32)
+    assert torch.equal(again[0], table)
+    assert torch.equal(again[1], slopes)
+
+
+# --- what does not fit
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [SinusoidalPositionalEncoding, LearnedPositionalEncoding, RotaryPositionalEncoding],
+)
+@pytest.mark.parametrize("width", [1, 6, 24])
+def test_another_width_is_refused(scheme, width):
+    with pytest.raises(ValueError, match=f"table's width 12, got {width}"):
+        scheme(12, 16)(torch.zeros(2, 5, width))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [SinusoidalPositionalEncoding, LearnedPositionalEncoding, RotaryPositionalEncoding],
+)
+def test_start_below_zero_is_refused(scheme):
+    with pytest.raises(ValueError, match="start must be at least 0, got -1"):
+        scheme(12, 16)(torch.zeros(2, 5, 12), -1)
+
+
+@each_added
+@pytest.mark.parametrize(
+    "start",
+    [3, [3], [1, 2, 3], [[1], [2]], [1.0, 2.0]],
+    ids=str,
+)
+def test_starts_that_are_not_one_for_each_row_are_refused(scheme, start):
+    start = torch.tensor(start)
+    with pytest.raises(ValueError, match=r"one for each of the 2 rows, int64, got shape \("):
+        scheme(12, 16)(torch.zeros(2, 5, 12), start)
+
+
+@each_added
+def test_starts_one_for_each_row(scheme):
+    encode, x = scheme(12, 16), randn(2, 5, 12)
+    output = encode(x, torch.tensor([-3, 11]))
+    assert_same(output[1:], encode(x[1:], 11))
+    assert_same(output[:1, 3:], encode(x[:1, 3:], 0))
+    with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):
+        encode(x, torch.tensor([0, 12]))
+
+
+def test_rotary_takes_no_starts_of_rows():
+    with pytest.raises(TypeError, match=r"start must be an int, got a tensor of shape \(2,\)"):
+        RotaryPositionalEncoding(12)(torch.zeros(2, 5, 12), torch.tensor([1, 2]))
+
+
+def test_alibi_refuses_more_queries_than_keys():
+    with pytest.raises(ValueError, match="got 4 queries, 3 keys"):
+        ALiBi(2)(4, 3)
+
+
 # --- learned
 
 
@@ -140,6 +284,22 @@ def test_rotary_equals_complex_multiplication(layout, start, shape):
     x = randn(*shape)
     rotary = RotaryPositionalEncoding(shape[-1], 16, layout)
     assert_same(rotary(x, start), turned_with_complex_numbers(x, start, layout))
+
+
+@each_layout
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float64, 1e-6)],
+    ids=str,
+)
+def test_rotary_turns_any_dtype(layout, dtype, tolerance):
+    """Near what float32 gives, rounded once; exact lengths in float64."""
+    x = randn(2, 3, 5, 12).to(dtype)
+    turned = RotaryPositionalEncoding(12, 64, layout).to(dtype)(x, start=50)
+    expected = RotaryPositionalEncoding(12, 64, layout)(x.float(), start=50)
+    assert turned.dtype == dtype
+    assert_same(turned, expected.to(dtype), tolerance)
+    assert_same(turned.norm(dim=-1), x.norm(dim=-1), 4 * tolerance)
 
 
 @each_layout

@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +16,7 @@ import yaml
 from helpers import MODELS, SRC_IDS, TGT_IDS, decoder_only_model, each_model, small_model
 from safetensors.torch import load_file, save_file
 
+import minitransformer.files
 import minitransformer.pretrained
 from minitransformer import (
     CharacterTokenizer,
@@ -127,7 +130,8 @@ def test_layout_is_the_hubs(folder):
     assert content["d_model"] == 12
     header = (folder / "model.safetensors").read_bytes()
     header = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])
-    assert header["__metadata__"] == {"format": "pt"}
+    assert header["__metadata__"].keys() == {"format", "minitransformer.sha256"}
+    assert header["__metadata__"]["format"] == "pt"
 
 
 def test_subclass_loads_its_own_only(tmp_path):
@@ -269,7 +273,7 @@ class Stopped(BaseException):
     """As if somebody pulled the plug."""
 
 
-@pytest.mark.parametrize("steps", range(16))
+@pytest.mark.parametrize("steps", range(20))
 def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
     tmp_path, trained, monkeypatch, steps
 ):
@@ -290,7 +294,7 @@ def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
     module = minitransformer.pretrained
     with monkeypatch.context() as patch:
         for place, name in (
-            (module, "save_file"),
+            (minitransformer.files, "save_file"),
             (module, "write_json"),
             (os, "fsync"),
             (os, "replace"),
@@ -407,7 +411,7 @@ def test_damaged_configuration_is_named(folder, content):
 def test_damaged_weights_are_named(folder, size):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    message = rf"small: model.safetensors \({path.stat().st_size} bytes\) is damaged"
+    message = rf"{re.escape(str(path))} \({path.stat().st_size} bytes\) is damaged"
     with pytest.raises(ValueError, match=message):
         Transformer.from_pretrained(folder)
 
@@ -489,3 +493,69 @@ def test_our_call_is_one_that_the_hub_takes():
 
     hub = pytest.importorskip("huggingface_hub")
     inspect.signature(hub.snapshot_download).bind("owner/name", allow_patterns=["config.json"])
+
+
+# --- damage, compiled layers, classes of the user's own
+
+
+def test_weights_with_a_changed_bit_are_refused(folder):
+    path, generator = folder / "model.safetensors", random.Random(0)
+    whole = path.read_bytes()
+    first = 8 + int.from_bytes(whole[:8], "little")  # byte of the weights
+    for bit in {generator.randrange(8 * first, 8 * len(whole)) for _ in range(100)}:
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))} .* is damaged"):
+            Transformer.from_pretrained(folder)
+
+
+def test_weights_of_others_without_a_checksum_are_loaded(folder):
+    save_file(weights(small_model()), folder / "model.safetensors", {"format": "pt"})
+    assert_same_model(Transformer.from_pretrained(folder), small_model())
+
+
+@pytest.mark.parametrize("part", ["all", "layers"])
+def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, part):
+    model = small_model()
+    if part == "layers":
+        model.decoder.layers[1] = torch.compile(model.decoder.layers[1], backend="eager")
+        model.save_pretrained(tmp_path)
+    else:
+        torch.compile(model, backend="eager").save_pretrained(tmp_path)
+    assert_same_model(Transformer.from_pretrained(tmp_path), small_model())
+
+
+def test_loaders_read_a_class_of_the_users_own_as_ours(tmp_path, trained):
+    class Translator(Transformer):
+        pass
+
+    class Writer(DecoderOnlyTransformer):
+        pass
+
+    translator = Translator(trained.model.config)
+    translator.save_pretrained(tmp_path / "translator", **trained.tokenizers)
+    plain, letters = writer()
+    own = Writer(plain.config)
+    own.save_pretrained(tmp_path / "writer", text=letters)
+    for model, again, kind in (
+        (translator, load_translator(tmp_path / "translator")[0], Transformer),
+        (own, load_language_model(tmp_path / "writer")[0], DecoderOnlyTransformer),
+    ):
+        assert type(again) is kind
+        assert not again.training
+        for name, weight in weights(model).items():
+            assert torch.equal(weights(again)[name], weight), name
+    assert type(Writer.from_pretrained(tmp_path / "writer")) is Writer
+
+
+def test_tokenizer_that_pads_with_another_id_is_refused(tmp_path):
+    plain, letters = writer()
+    model = DecoderOnlyTransformer(replace(plain.config, pad_id=3))
+    with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
+        model.save_pretrained(tmp_path / "new", text=letters)
+    assert not (tmp_path / "new").exists()
+    model.save_pretrained(tmp_path)
+    letters.save(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: tokenizer text has pad_id"):
+        load_language_model(tmp_path)

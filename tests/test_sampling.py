@@ -15,6 +15,14 @@ def test_temperature_divides_scores(temperature):
     assert_same(next_token_probs(LOGITS, temperature=temperature), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-320])
+def test_without_warmth_the_highest_scores_share_everything(temperature, dtype):
+    logits = torch.tensor([[1.0, 30.0, -5.0, 30.0], [-torch.inf, -30.0, -20.0, -20.5]], dtype=dtype)
+    probs = next_token_probs(logits, temperature=temperature)
+    assert probs.tolist() == [[0.0, 0.5, 0.0, 0.5], [0.0, 0.0, 1.0, 0.0]]
+
+
 @pytest.mark.parametrize("k", [1, 2, 9, 31, 50])
 def test_top_k_keeps_the_k_highest(k):
     filtered = top_k_filter(LOGITS, k)
@@ -67,6 +75,7 @@ def test_what_was_forbidden_stays_so():
     [
         ({"temperature": 0.0}, r"temperature must be above 0, got 0\.0"),
         ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite, got inf"),
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0\.0"),
         ({"top_p": 1.1}, r"top_p must be above 0 and at most 1, got 1\.1"),

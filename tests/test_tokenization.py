@@ -93,6 +93,7 @@ def test_training_on_special_tokens_does_not_merge_them(kind):
 # --- the library `tokenizers` finds the same
 
 
+@pytest.mark.slow
 @thorough
 @given(texts_of_any_kind)
 def test_tokenizers_finds_the_same_ids(text):
@@ -184,6 +185,20 @@ def test_id_outside_the_vocabulary_is_refused(tokenizer, past):
     for method in (tokenizer.decode, tokenizer.labels):
         with pytest.raises(ValueError, match=message):
             method([5, bad])
+
+
+@each_tokenizer
+@pytest.mark.parametrize("text", [None, 5, ["a", "b"], b"a"], ids=str)
+def test_what_is_no_text_is_refused(tokenizer, text):
+    with pytest.raises(TypeError, match=f"text must be of type str, got {type(text).__name__}"):
+        tokenizer.encode(text)
+
+
+@each_tokenizer
+@pytest.mark.parametrize("ids", [None, 5])
+def test_what_are_no_ids_is_refused(tokenizer, ids):
+    with pytest.raises(TypeError, match=f"ids must be of type Iterable, got {type(ids).__name__}"):
+        tokenizer.decode(ids)
 
 
 @each_kind

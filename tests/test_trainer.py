@@ -1,8 +1,13 @@
 """Training learns, repeats itself exactly, and ends the same whether or not it was stopped."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,11 @@ from minitransformer import (
     save_checkpoint,
     translate,
 )
+from minitransformer.pretrained import named_weights
+
+pytestmark = pytest.mark.slow
+
+OURS = {"trainer.py", "checkpoint.py", "test_trainer.py"}
 
 
 def weights(trainer):
@@ -417,9 +427,8 @@ def test_training_on_nothing_is_refused():
 def test_text_too_long_for_the_model_is_refused():
     other = copying_trainer(6)
     pairs = [TextPair("a " * 64, "b")]
-    trainer = Trainer(other.model, pairs, *other.tokenizers.values(), other.config)
     with pytest.raises(ValueError, match="65 positions is longer than max_len=64"):
-        trainer.fit(progress=False)
+        Trainer(other.model, pairs, *other.tokenizers.values(), other.config)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk" * 9])
@@ -449,3 +458,316 @@ def test_checkpoint_of_something_else_is_refused(tmp_path):
     save_checkpoint(tmp_path / "other", {"weight": torch.ones(2)}, {"step": 1, "data": ""})
     with pytest.raises(ValueError, match=r"not written by a Trainer: no \['history', 'model'"):
         load_translator(tmp_path / "other")
+
+
+# --- whatever the model and the pairs are
+
+
+def assert_same_training(trainer, other):
+    """The same weights and history, to the last bit; compiled or not."""
+    assert trainer.history == other.history
+    found, expected = named_weights(trainer.model), named_weights(other.model)
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight), name
+
+
+def compiled_whole(trainer):
+    trainer.model = torch.compile(trainer.model, backend="eager")
+
+
+def compiled_layers(trainer):
+    for stack in (trainer.model.encoder, trainer.model.decoder):
+        stack.layers[0] = torch.compile(stack.layers[0], backend="eager")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
+@pytest.mark.parametrize("compiled", [compiled_whole, compiled_layers])
+def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, compiled):
+    straight, stopped = copying_trainer(6), copying_trainer(6)
+    straight.fit(progress=False)
+    compiled(stopped)
+    stopped.fit(3, checkpoint=tmp_path / "compiled", progress=False)
+    resumed = Trainer.resume(tmp_path / "compiled", PAIRS)
+    resumed.fit(progress=False)
+    assert_same_training(resumed, straight)
+    stopped.model.save_pretrained(tmp_path / "folder", **stopped.tokenizers)
+    model, *_ = load_translator(tmp_path / "folder")
+    for name, weight in named_weights(stopped.model).items():
+        assert torch.equal(model.get_parameter(name), weight), name
+
+
+@pytest.mark.parametrize(
+    ("model_changes", "frozen"),
+    [
+        ({}, ["tgt_embedding.weight", "encoder.layers.0.self_attention.w_q.weight"]),
+        ({"tie_output": False}, ["output_projection.weight"]),
+    ],
+)
+def test_frozen_parameters_stay_frozen(tmp_path, model_changes, frozen):
+    """A tied one too: the target embedding is the output projection's weight."""
+
+    def freezing_trainer():
+        trainer = copying_trainer(6, model_changes=model_changes)
+        trainer.fit(1, progress=False)
+        for name in frozen:
+            trainer.model.get_parameter(name).requires_grad_(False)
+        return trainer
+
+    straight, stopped = freezing_trainer(), freezing_trainer()
+    before = weights(straight)
+    straight.fit(progress=False)
+    stopped.fit(3, checkpoint=tmp_path / "model", progress=False)
+    resumed = Trainer.resume(tmp_path / "model", PAIRS)
+    resumed.fit(progress=False)
+    assert_same_training(resumed, straight)
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, before[name]) == (name in frozen), name
+
+
+def test_training_draws_nothing_that_others_could_draw():
+    """Others, in a thread, say, draw from the global generator in the middle of each step."""
+    alone, disturbed = copying_trainer(6), copying_trainer(6)
+    for layer in disturbed.model.decoder.layers:
+        layer.register_forward_pre_hook(lambda *_: (torch.rand(3), None)[1])
+    alone.fit(progress=False)
+    disturbed.fit(progress=False)
+    assert_same_training(disturbed, alone)
+
+
+def test_trainers_in_threads_train_as_alone():
+    alone, together = copying_trainer(20), [copying_trainer(20) for _ in range(3)]
+    alone.fit(progress=False)
+    threads = [threading.Thread(target=t.fit, kwargs={"progress": False}) for t in together]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for trainer in together:
+        assert_same_training(trainer, alone)
+
+
+def test_dropout_of_others_is_reproducible_too():
+    def history():
+        trainer = copying_trainer(6)
+        trainer.model.dropout = torch.nn.Dropout(0.5)
+        return trainer.fit(progress=False)
+
+    assert history() == history() != copying_trainer(6).fit(progress=False)
+
+
+# --- interrupted
+
+
+class Interruptions:
+    """Sends Ctrl-C at the nth line of our own that runs after step 2; counts from 0."""
+
+    def __init__(self, trainer, n):
+        self.trainer, self.left, self.sent = trainer, n, False
+
+    def __call__(self, frame, event, _):
+        if Path(frame.f_code.co_filename).name not in OURS:
+            return None
+        if event == "line" and not self.sent and len(self.trainer.history) >= 2:
+            self.sent = self.left == 0
+            self.left -= 1
+            if self.sent:
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def test_interrupted_anywhere_and_going_on_equals_never_stopping():
+    def fit(trainer):
+        def evaluate():
+            return {"loss_so_far": trainer.history[-1]["loss"], "drawn": torch.rand(1)}
+
+        trainer.fit(evaluate=evaluate, evaluate_every=2, progress=False)
+
+    straight, interrupted = copying_trainer(3, warmup_steps=1), 0
+    fit(straight)
+    for n in range(1000):
+        trainer = copying_trainer(3, warmup_steps=1)
+        interruptions = Interruptions(trainer, n)
+        sys.settrace(interruptions)
+        try:
+            fit(trainer)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        fit(trainer)
+        assert_same_training(trainer, straight)
+        if not interruptions.sent:
+            break
+    assert interrupted == n > 50
+
+
+@pytest.mark.parametrize("name", ["step", "zero_grad"])
+def test_interrupted_update_is_done_once(monkeypatch, name):
+    straight, interrupted = copying_trainer(6), copying_trainer(6)
+    straight.fit(progress=False)
+    original = getattr(interrupted.optimizer, name)
+    interrupted.fit(2, progress=False)
+
+    def interrupting():
+        original()
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(interrupted.optimizer, name, interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.fit(progress=False)
+    assert interrupted.step == len(interrupted.history) == (3 if name == "step" else 2)
+    interrupted.fit(progress=False)
+    assert_same_training(interrupted, straight)
+
+
+def test_interrupted_evaluation_is_made_up_for():
+    straight, interrupted, calls = copying_trainer(6), copying_trainer(6), []
+
+    def evaluate(trainer):
+        calls.append(trainer.step)
+        if trainer is interrupted and len(calls) in (1, 3):
+            raise KeyboardInterrupt
+        return {"score": trainer.step / 10}
+
+    for until in (4, 5, None):
+        try:
+            interrupted.fit(
+                until, evaluate=lambda: evaluate(interrupted), evaluate_every=2, progress=False
+            )
+        except KeyboardInterrupt:
+            continue
+    interrupted.fit(evaluate=lambda: evaluate(interrupted), evaluate_every=2, progress=False)
+    assert calls == [2, 2, 4, 4, 6]
+    straight.fit(evaluate=lambda: evaluate(straight), evaluate_every=2, progress=False)
+    assert_same_training(interrupted, straight)
+
+
+def test_interrupted_last_save_is_made_up_for(tmp_path, monkeypatch):
+    trainer = copying_trainer(3)
+
+    def save(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save", save)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    assert Trainer.resume(tmp_path / "model", PAIRS).step == 3
+
+
+# --- refused before the first step
+
+
+def refusing(trainer, monkeypatch):
+    """The trainer, which fails where it trains."""
+    monkeypatch.setattr(trainer, "train_step", lambda _: pytest.fail("trained a step"))
+    return trainer
+
+
+def test_second_trainer_with_the_same_checkpoint_is_refused(tmp_path, monkeypatch):
+    first = copying_trainer(6)
+    second = refusing(copying_trainer(6), monkeypatch)
+
+    def evaluate():
+        with pytest.raises(ValueError, match=r"model is being written by another training"):
+            second.fit(checkpoint=tmp_path / "model", progress=False)
+        return {}
+
+    first.fit(evaluate=evaluate, checkpoint=tmp_path / "model", progress=False)
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / ".model.lock").mkdir()  # nobody, root neither, can write a file of that name
+    trainer = refusing(copying_trainer(6), monkeypatch)
+    message = rf"the checkpoint {re.escape(str(tmp_path / 'model'))} cannot be written: "
+    with pytest.raises(OSError, match=message):
+        trainer.fit(checkpoint=tmp_path / "model", progress=False)
+
+
+@pytest.mark.parametrize(("evaluate_every", "checkpoint_every"), [(0, 1), (1, 0), (-3, 5)])
+def test_every_no_steps_is_refused(monkeypatch, evaluate_every, checkpoint_every):
+    message = f"must be at least 1, got {evaluate_every} and {checkpoint_every}"
+    with pytest.raises(ValueError, match=message):
+        refusing(copying_trainer(6), monkeypatch).fit(
+            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, progress=False
+        )
+
+
+def test_scores_may_be_tensors(tmp_path):
+    trainer = copying_trainer(2, warmup_steps=1)
+    score = torch.tensor(0.5)
+    trainer.fit(evaluate=lambda: {"score": score}, checkpoint=tmp_path / "model", progress=False)
+    assert Trainer.resume(tmp_path / "model", PAIRS).history[-1]["score"] == 0.5
+
+
+@pytest.mark.parametrize("scores", [None, {"score": "good"}, {"loss": 1.0}])
+def test_other_scores_are_refused_when_they_come(scores):
+    trainer = copying_trainer(6)
+    with pytest.raises((TypeError, ValueError), match="evaluate must"):
+        trainer.fit(evaluate=lambda: scores, evaluate_every=1, progress=False)
+    assert trainer.step == 1
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_pair_too_long_is_named(side):
+    other, long = copying_trainer(6), "a " * 64
+    pair = (long, "b") if side == "source" else ("b", long)
+    message = r"pair 10: a text of 65 positions is longer than max_len=64: 'a a a"
+    with pytest.raises(ValueError, match=message):
+        Trainer(other.model, [*PAIRS, pair], *other.tokenizers.values(), other.config)
+    pair = tuple(text.removesuffix("a ") for text in pair)
+    Trainer(other.model, [*PAIRS, pair], *other.tokenizers.values(), other.config)
+
+
+def test_pairs_may_be_any_tuples_and_come_once(tmp_path):
+    straight, other = copying_trainer(6), copying_trainer(6)
+    tokenizers = other.tokenizers.values()
+    pairs = ((src, tgt) for src, tgt in PAIRS)
+    trainer = Trainer(other.model, pairs, *tokenizers, other.config)
+    assert trainer.texts == PAIRS
+    trainer.fit(3, checkpoint=tmp_path / "model", progress=False)
+    resumed = Trainer.resume(tmp_path / "model", (list(pair) for pair in PAIRS))
+    straight.fit(progress=False)
+    resumed.fit(progress=False)
+    assert_same_training(resumed, straight)
+    share = exact_match(resumed.model, iter([("a", "a"), ["b", "c"]]), *tokenizers)
+    assert share in (0.0, 0.5)
+
+
+@pytest.mark.parametrize("pair", ["ab", ("a",), ("a", "b", "c"), ("a", 3), {"a": "b", "c": "d"}])
+def test_what_is_no_pair_is_named(pair):
+    other = copying_trainer(6)
+    message = rf"pairs must be of two texts each, but number 10 is {re.escape(repr(pair))}"
+    with pytest.raises(TypeError, match=message):
+        Trainer(other.model, [*PAIRS, pair], *other.tokenizers.values(), other.config)
+
+
+def test_model_and_tokenizers_pad_with_the_same_id(tmp_path):
+    """Else what one fills up with would be a token for the other."""
+    other = copying_trainer(6)
+    tokenizers, config = other.tokenizers, replace(other.model.config, pad_id=4)
+    model = Transformer(config)
+    message = "tokenizer src has pad_id=0, the model 4"
+    for refuse in (
+        lambda: Trainer(model, PAIRS, *tokenizers.values(), other.config),
+        lambda: exact_match(model, PAIRS, *tokenizers.values()),
+        lambda: model.save_pretrained(tmp_path / "folder", **tokenizers),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refuse()
+    other.model = model
+    other.save(tmp_path / "model")
+    for load in (load_translator, lambda path: Trainer.resume(path, PAIRS)):
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / "model")
+
+
+def test_exact_match_passes_options_on(trained):
+    options = {"max_new_tokens": 2}  # of ten, six have no more words
+    assert exact_match(trained.model, PAIRS, *trained.tokenizers.values(), **options) == 0.6
+    with pytest.raises(ValueError, match="num_beams must be at least 1, got 0"):
+        exact_match(trained.model, PAIRS, *trained.tokenizers.values(), num_beams=0)

@@ -90,6 +90,152 @@ def test_linear_cross_entropy_in_bfloat16_is_near():
     assert_same(gradient, torch.autograd.grad(exact, weight)[0], 2e-2)
 
 
+def torch_loss(hidden, weight, targets, smoothing):
+    """The same loss by PyTorch."""
+    logits = (hidden @ weight.T).flatten(0, -2)
+    options = {"ignore_index": 0, "label_smoothing": smoothing}
+    return F.cross_entropy(logits, targets.flatten(), **options)
+
+
+OUR_LOSSES = {
+    "linear": linear_cross_entropy,
+    "logits": lambda hidden, weight, targets, **options: label_smoothing_loss(
+        hidden @ weight.T, targets, **options
+    ),
+}
+each_loss = pytest.mark.parametrize("ours", OUR_LOSSES.values(), ids=OUR_LOSSES.keys())
+
+
+@each_loss
+@each_smoothing
+@pytest.mark.parametrize("impossible", [4, 6], ids=["another token", "a target"])
+def test_impossible_token_costs_what_it_costs_in_torch(ours, smoothing, impossible):
+    """Its logit is -inf: nothing if it is no target and there is no smoothing, else all."""
+    hidden, weight = randn(2, 5, 12).abs(), randn(V, 12, seed=1)
+    weight[impossible] = -torch.inf
+    expected = torch_loss(hidden, weight, TARGETS, smoothing)
+    assert expected.isfinite() == (smoothing == 0 and impossible == 4)
+    assert_same(ours(hidden, weight, TARGETS, smoothing=smoothing), expected)
+
+
+@each_loss
+@each_smoothing
+def test_loss_in_float64_is_computed_in_float64(ours, smoothing):
+    hidden = randn(2, 5, 12, dtype=torch.float64, grad=True)
+    weight = randn(V, 12, seed=1, dtype=torch.float64, grad=True)
+    loss = ours(hidden, weight, TARGETS, smoothing=smoothing)
+    expected = torch_loss(hidden, weight, TARGETS, smoothing)
+    assert_same(loss, expected, 1e-12)
+    gradients = torch.autograd.grad(loss, (hidden, weight))
+    for one, other in zip(gradients, torch.autograd.grad(expected, (hidden, weight)), strict=True):
+        assert_same(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("num_chunks", [2, 16])
+def test_gradient_of_bfloat16_weights_is_as_near_as_torchs(num_chunks, monkeypatch):
+    n, v, d = 512, 601, 32
+    monkeypatch.setattr(training, "MAX_LOGITS", n // num_chunks * v)
+    hidden, weight = randn(n, d).bfloat16(), (randn(v, d, seed=1) / d**0.5).bfloat16()
+    targets = torch.randint(1, v, (n,), generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for dtype, loss in (
+        (torch.float64, lambda h, w, t: F.cross_entropy(h @ w.T, t)),
+        (torch.bfloat16, lambda h, w, t: F.cross_entropy((h @ w.T).float(), t)),
+        (torch.bfloat16, lambda h, w, t: linear_cross_entropy(h, w, t, smoothing=0.0)),
+    ):
+        weights = weight.to(dtype, copy=True).requires_grad_()
+        loss(hidden.to(dtype), weights, targets).backward()
+        assert weights.grad.dtype == dtype
+        gradients.append(weights.grad.double())
+    exact, torchs, ours = gradients
+    assert (ours - exact).norm() <= 1.02 * (torchs - exact).norm()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # what the compiler does
+@each_loss
+@each_smoothing
+def test_loss_can_be_differentiated_mapped_and_compiled_as_a_function(ours, smoothing, monkeypatch):
+    monkeypatch.setattr(training, "MAX_LOGITS", 2 * V)
+    hidden, weight = randn(3, 5, 12), randn(V, 12, seed=1)
+    targets = torch.cat([TARGETS, TARGETS[:1] - 1])
+    weights = torch.stack([weight, weight + 1, 2 * weight])
+
+    def loss(hidden, weight, targets):
+        return ours(hidden, weight, targets, smoothing=smoothing)
+
+    def expected(hidden, weight, targets):
+        return torch_loss(hidden, weight, targets, smoothing)
+
+    value, whole = (torch.func.grad_and_value(f, (0, 1)) for f in (loss, expected))
+    inputs = {
+        (None, None, None): (hidden, weight, targets),
+        (0, None, 0): (hidden, weight, targets),
+        (None, None, 0): (hidden[1], weight, targets),
+        (0, None, None): (hidden, weight, targets[0]),
+        (None, 0, None): (hidden, weights, targets),
+    }
+    for axes, tensors in inputs.items():
+        mapped = value if axes == (None, None, None) else torch.func.vmap(value, axes)
+        (grad_hidden, grad_weight), losses = mapped(*tensors)
+        for i in range(3):
+            row = [x if axis is None else x[i] for x, axis in zip(tensors, axes, strict=True)]
+            (expected_hidden, expected_weight), single = whole(*row)
+            pick = (lambda x: x) if axes == (None, None, None) else (lambda x, i=i: x[i])
+            assert_same(pick(losses), single)
+            assert_same(pick(grad_hidden), expected_hidden, 1e-6)
+            assert_same(pick(grad_weight), expected_weight, 1e-6)
+
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")(*leaves, targets)
+    single = expected(*leaves, targets)
+    assert_same(compiled, single)
+    for one, other in zip(
+        torch.autograd.grad(compiled, leaves), torch.autograd.grad(single, leaves), strict=True
+    ):
+        assert_same(one, other, 1e-6)
+
+
+def test_second_derivative_of_linear_cross_entropy_is_refused():
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1)
+    loss = linear_cross_entropy(hidden, weight, TARGETS)
+    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
+        gradient.sum().backward()
+
+    def length(hidden):
+        return torch.func.grad(linear_cross_entropy)(hidden, weight, TARGETS).square().sum()
+
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
+        torch.func.grad(length)(hidden.detach())
+
+
+@pytest.mark.parametrize("bad", [-1, V, 400])
+@each_loss
+def test_target_outside_the_vocabulary_is_refused(ours, bad):
+    targets = TARGETS.clone()
+    targets[0, 3] = bad
+    with pytest.raises(ValueError, match=f"target {bad} lies outside the vocabulary of {V} tokens"):
+        ours(randn(2, 5, 12), randn(V, 12), targets)
+
+
+def test_padding_may_lie_outside_the_vocabulary():
+    logits = randn(2, 5, V)
+    outside = TARGETS.masked_fill(TARGETS == 0, -100)
+    expected = label_smoothing_loss(logits, TARGETS)
+    assert_same(label_smoothing_loss(logits, outside, pad_id=-100), expected)
+    weight = torch.eye(V)
+    assert_same(linear_cross_entropy(logits, weight, outside, pad_id=-100), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bool])
+def test_targets_that_are_not_int64_are_refused(dtype):
+    with pytest.raises(TypeError, match=f"targets must be int64, got {dtype}"):
+        label_smoothing_loss(randn(2, 5, V), TARGETS.to(dtype))
+    with pytest.raises(TypeError, match=f"targets must be int64, got {dtype}"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 12), TARGETS.to(dtype))
+
+
 def test_linear_cross_entropy_names_two_widths_that_differ():
     with pytest.raises(ValueError, match="got 12 and 11"):
         linear_cross_entropy(randn(2, 5, 12), randn(V, 11), TARGETS)
@@ -227,6 +373,11 @@ def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, got -1"),
         ({"warmup_steps": 0}, "warmup_steps must be at least 1, got 0"),
+        ({"peak_learning_rate": math.nan}, "peak_learning_rate must be finite, got nan"),
+        ({"peak_learning_rate": math.inf}, "peak_learning_rate must be finite, got inf"),
+        ({"max_gradient_norm": math.nan}, "max_gradient_norm must be finite, got nan"),
+        ({"max_gradient_norm": math.inf}, "max_gradient_norm must be finite, got inf"),
+        ({"label_smoothing": math.nan}, "label_smoothing must be at least 0 and below 1, got nan"),
         ({"peak_learning_rate": 0.0}, r"peak_learning_rate must be above 0, got 0\.0"),
         ({"peak_learning_rate": -0.1}, r"peak_learning_rate must be above 0, got -0\.1"),
         ({"max_gradient_norm": 0.0}, r"max_gradient_norm must be above 0, got 0\.0"),
@@ -239,4 +390,19 @@ def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
+        TrainingConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 200.0}, r"steps must be int, got 200\.0"),
+        ({"steps": math.nan}, "steps must be int, got nan"),
+        ({"batch_size": True}, "batch_size must be int, got True"),
+        ({"peak_learning_rate": "0.1"}, "peak_learning_rate must be float or None, got '0.1'"),
+    ],
+    ids=str,
+)
+def test_settings_of_another_type_are_refused(settings, message):
+    with pytest.raises(TypeError, match=message):
         TrainingConfig(**settings)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from helpers import (
+    MODELS,
     SRC_IDS,
     TGT_IDS,
     assert_same,
@@ -203,6 +204,39 @@ def test_dropout_acts_on_embeddings_too_and_only_while_training():
         assert (x != 0).all()
 
 
+@each_model
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.bfloat16, 0.15), (torch.float16, 0.05), (torch.float64, 1e-5)],
+    ids=str,
+)
+def test_model_of_another_dtype_computes_the_same(changes, dtype, tolerance):
+    model = small_model(**changes)
+    expected, loss = model(SRC_IDS, TGT_IDS), model.loss(SRC_IDS, TGT_IDS, TGT_IDS)
+    model.to(dtype)
+    logits = model(SRC_IDS, TGT_IDS)
+    assert logits.dtype == dtype
+    assert_same(logits.float(), expected, tolerance * expected.std().item())
+    again = model.loss(SRC_IDS, TGT_IDS, TGT_IDS)
+    assert_same(again.float(), loss, tolerance)
+    again.backward()
+    for parameter in model.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+
+
+def test_positions_survive_another_dtype_and_back():
+    for scheme in ("sinusoidal", "rotary", "alibi"):
+        model = small_model(positional_encoding=scheme)
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        expected = model(SRC_IDS, TGT_IDS)
+        model.half().float().load_state_dict(weights)
+        assert torch.equal(model(SRC_IDS, TGT_IDS), expected)
+        with torch.device("meta"):
+            empty = Transformer(model.config)
+        empty.to_empty(device="cpu").load_state_dict(weights)
+        assert torch.equal(empty(SRC_IDS, TGT_IDS), expected)
+
+
 def test_autocast_to_bfloat16_stays_near():
     model = small_model()
     expected = model(SRC_IDS, TGT_IDS)
@@ -210,6 +244,34 @@ def test_autocast_to_bfloat16_stays_near():
         logits = model(SRC_IDS, TGT_IDS)
     assert logits.dtype == torch.bfloat16
     assert_same(logits.float(), expected, 0.1 * expected.std().item())
+
+
+# --- PyTorch's compilers
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["post-norm", "rotary", "alibi"])
+def test_model_can_be_compiled_as_one_graph(name):
+    torch.compiler.reset()  # it counts how often it compiled the same lines
+    model = small_model(**MODELS[name], num_encoder_layers=1, num_decoder_layers=1)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for src, tgt in ((SRC_IDS, TGT_IDS), (SRC_IDS[:, :5], TGT_IDS[:, :4])):
+        assert_same(compiled(src, tgt), model(src, tgt), 4e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["post-norm", "rotary", "alibi"])
+def test_exported_model_gives_the_same_for_other_shapes(name):
+    model = small_model(**MODELS[name], num_encoder_layers=1, num_decoder_layers=1).eval()
+    b, s, t = (torch.export.Dim(axis, min=2, max=16) for axis in "bst")
+    exported = torch.export.export(
+        model, (SRC_IDS, TGT_IDS), dynamic_shapes=({0: b, 1: s}, {0: b, 1: t})
+    ).module()
+    src, tgt = SRC_IDS.repeat(2, 2)[:3, :11], TGT_IDS.repeat(2, 2)[:3, :9]
+    for ids in ((SRC_IDS, TGT_IDS), (src, tgt)):
+        assert_same(exported(*ids), model(*ids), 4e-6)
 
 
 # --- parameters
@@ -358,6 +420,9 @@ def test_generator_alone_decides_the_start():
         ({"share_embeddings": True}, "src_vocab_size=29 and tgt_vocab_size=31"),
         ({"pad_id": 29}, "pad_id must lie in both vocabularies, got 29 with 29 and 31 tokens"),
         ({"norm": "batch"}, "norm must be one of .*'rms_norm'.*, got 'batch'"),
+        ({"max_len": 10**13}, f"max_len times d_model must be at most {2**32}, .* {10**13} and 12"),
+        ({"num_decoder_layers": 10**13}, "num_decoder_layers times d_model must be at most"),
+        ({"d_model": 10**13}, "d_model times d_model must be at most"),
         ({"pad_id": -1}, "pad_id must lie in both vocabularies, got -1 with 29 and 31 tokens"),
     ],
     ids=str,
@@ -365,6 +430,28 @@ def test_generator_alone_decides_the_start():
 def test_bad_configuration_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 3.0}, r"num_heads must be int, got 3\.0"),
+        ({"d_ff": True}, "d_ff must be int, got True"),
+        ({"max_len": "16"}, "max_len must be int, got '16'"),
+        ({"num_kv_heads": 1.0}, r"num_kv_heads must be int or None, got 1\.0"),
+        ({"norm_first": 1}, "norm_first must be bool, got 1"),
+        ({"dropout": "0.1"}, r"dropout must be float, got '0\.1'"),
+        ({"activation": ["relu"]}, r"activation must be str, got \['relu'\]"),
+    ],
+    ids=str,
+)
+def test_configuration_of_other_types_is_refused(changes, message):
+    with pytest.raises(TypeError, match=message):
+        small_config(**changes)
+
+
+def test_length_is_free_where_no_table_holds_positions():
+    assert small_config(positional_encoding="alibi", max_len=10**13).max_len == 10**13
 
 
 @pytest.mark.parametrize(
@@ -403,6 +490,23 @@ def test_ids_that_do_not_fit_are_refused(src, tgt, message):
         small_model()(src, tgt)
 
 
+def test_ids_that_are_no_tensor_are_refused():
+    with pytest.raises(TypeError, match="src_ids must be of type Tensor, got NoneType"):
+        small_model().encode(None)
+    with pytest.raises(TypeError, match="tgt_ids must be of type Tensor, got list"):
+        small_model()(SRC_IDS, TGT_IDS.tolist())
+    with pytest.raises(TypeError, match="targets must be of type Tensor, got NoneType"):
+        small_model().loss(SRC_IDS, TGT_IDS, None)
+
+
+def test_targets_that_are_no_tokens_are_refused():
+    model = small_model()
+    with pytest.raises(ValueError, match="target 31 lies outside the vocabulary of 31 tokens"):
+        model.loss(SRC_IDS, TGT_IDS, TGT_IDS + 1)
+    with pytest.raises(TypeError, match=r"targets must be int64, got torch\.int32"):
+        model.loss(SRC_IDS, TGT_IDS, TGT_IDS.int())
+
+
 def test_ids_that_are_no_integers_are_refused():
     with pytest.raises(TypeError, match=r"int32 or int64, got torch\.float32"):
         small_model()(SRC_IDS.float(), TGT_IDS)
@@ -415,6 +519,11 @@ def test_longest_sequences_are_allowed_and_longer_ones_refused(changes):
     model = small_model(**changes)
     src, tgt = SRC_IDS.repeat(1, 3), TGT_IDS.repeat(1, 4)
     assert model(src[:, :16], tgt[:, :16]).shape == (2, 16, 31)
+    if model.max_len == math.inf:  # no table of positions that could end
+        assert changes["positional_encoding"] in ("alibi", "none")
+        assert model(src, tgt).shape == (2, 20, 31)
+        return
+    assert model.max_len == 16
     with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):
         model(src[:, :17], tgt[:, :16])
     with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):

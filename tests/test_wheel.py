@@ -12,6 +12,8 @@ import pytest
 
 import oldest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 NEEDED = {"einops", "matplotlib", "num2words", "numpy", "pooch", "safetensors", "torch", "tqdm"}
 MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")

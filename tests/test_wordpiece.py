@@ -87,6 +87,7 @@ def test_tokenizers_cuts_the_same(text):
     assert tokenizer_of_german.encode(text) == theirs.encode(text).ids
 
 
+@pytest.mark.slow
 def test_tokenizers_cuts_real_texts_the_same():
     texts = real_texts(600_000)
     ours = WordPieceTokenizer.train(texts[::2], 2000)

@@ -6,8 +6,9 @@
 `build/colab/environment` has the versions that Colab has. Each chapter starts from those, alone in
 an empty folder, and its first cell installs the package: from a wheel that is built here, instead
 of from GitHub. A chapter passes if all its cells run, none of them writes to stderr, and no package
-that was there has moved. Outputs are not compared: other versions round differently. The chapter
-as it ran is then in `build/colab/chapters`.
+that was there has moved. Of pip only errors count: its warnings tell of the machine's settings, and
+what it did to the packages is looked at afterwards. Outputs are not compared: other versions round
+differently. The chapter as it ran is then in `build/colab/chapters`.
 
 One chapter runs at a time, with all cores: some of them measure time.
 """
@@ -19,7 +20,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 import repository
+from environment import python_in
 from notebooks import CELL_TIMEOUT, CHAPTERS, ROOT, code_cells, is_bootstrap, read, write
 
 COLAB = ROOT / "build" / "colab"
@@ -66,13 +67,9 @@ class Run:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables, as far as a chapter may see them."""
-    return {name: value for name, value in os.environ.items() if name not in HIDDEN}
-
-
-def python_in(environment: Path) -> Path:
-    """The interpreter of a virtual environment."""
-    return Path(sysconfig.get_path("scripts", "venv", {"base": str(environment)}), "python")
+    """The environment variables, as far as a chapter may see them; pip as talkative as it is."""
+    seen = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return seen | {"PIP_QUIET": "0", "PIP_VERBOSE": "0"}  # this machine may have set it otherwise
 
 
 def output_of(python: Path, *arguments: str) -> str:
@@ -174,7 +171,11 @@ def run(chapter: Path, wheel: Path) -> Run:
             extra_arguments=["--log-level=ERROR"],
             resources={"metadata": {"path": str(alone)}},
         )
-        own = {"IPYTHONDIR": scratch, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # no word of debuggers
+        own = {
+            "IPYTHONDIR": scratch,
+            "PIP_QUIET": "1",  # and the first cell's --quiet leave pip its errors
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no word of debuggers
+        }
         complaints = []
         try:
             client.execute(cleanup_kc=True, env=variables() | own)

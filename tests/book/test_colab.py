@@ -3,9 +3,11 @@
 The kernel is a real one, in the environment of the tests; what pip installs and finds is made up.
 """
 
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -13,6 +15,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import colab
 import repository
 from notebooks import bootstrap_cell, read, write
+
+pytestmark = pytest.mark.slow
 
 HAS = dict.fromkeys(colab.SHOWN, "1.0") | {"torch": "2.11.0", "numpy": "2.1.3"}
 BROUGHT = {"minitransformer": "0.1.0", "num2words": "0.5.14"}
@@ -106,6 +110,51 @@ def test_warnings_fail(chapters, pip, capsys):
     chapters("01_warns", "import warnings\n\nwarnings.warn('old', DeprecationWarning)")
     assert colab.main([]) == 1
     assert "'import warnings' wrote to stderr: " in capsys.readouterr().out
+
+
+@pytest.fixture
+def noticing_pip(tmp_path, monkeypatch):
+    """A machine on which each installation warns; what installs a small package in a chapter."""
+    links = tmp_path / "links"
+    links.mkdir()
+    with ZipFile(links / "bells-1.0-py3-none-any.whl", "w") as wheel:
+        described = "Metadata-Version: 2.1\nName: bells\nVersion: 1.0\n"
+        wheel.writestr("bells-1.0.dist-info/METADATA", described)
+        wheel.writestr("bells-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("bells-1.0.dist-info/RECORD", "")
+    hidden = (*colab.HIDDEN, "PYTEST_CURRENT_TEST")  # ipykernel shows less where it sees this
+    monkeypatch.setattr(colab, "HIDDEN", hidden)
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{links} {tmp_path / 'missing'}")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    install = "[sys.executable, '-m', 'pip', '--quiet', 'install', '--target', 'here', {!r}]"
+    return "import subprocess\nimport sys\n\nsubprocess.run(" + install + ", check=True)"
+
+
+def test_warnings_of_pip_about_this_machine_pass(chapters, pip, noticing_pip, tmp_path):
+    installing = noticing_pip.format("bells")
+    python = [sys.executable, "-c", installing]
+    noticed = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+    assert "missing' is ignored" in noticed.stderr
+    chapters("01_installs", installing, "import os\n\nassert os.listdir('here')")
+    assert colab.main([]) == 0
+
+
+def test_error_of_pip_fails_and_is_told(chapters, pip, capsys, noticing_pip):
+    chapters("01_installs", noticing_pip.format("whistles"))
+    assert colab.main([]) == 1
+    told = capsys.readouterr().out
+    assert "No matching distribution found for whistles" in told
+    assert "is ignored" not in told
+    assert "raised CalledProcessError" in told
+
+
+@pytest.mark.parametrize("setting", ["PIP_QUIET", "PIP_VERBOSE"])
+def test_packages_are_found_however_much_pip_says_here(monkeypatch, setting):
+    there = colab.versions(Path(sys.executable))
+    monkeypatch.setenv(setting, "3")
+    assert colab.versions(Path(sys.executable)) == there
+    told = list(colab.disturbed(Path(sys.executable), {"torch": "0.1"}))
+    assert f"torch was 0.1 and is {version('torch')}" in told
 
 
 def test_what_this_machine_has_besides_is_hidden(chapters, pip, monkeypatch):

@@ -1,12 +1,18 @@
 """What two explorables show is what the package computes."""
 
 import json
+import math
 from itertools import pairwise
+from statistics import mean
 
 import pytest
+import torch
 
 import export_explorables
+import minitransformer as mt
 from export_explorables import FOLDER
+
+pytestmark = pytest.mark.slow
 
 
 def committed(name):
@@ -43,19 +49,56 @@ def test_merging_ends_when_no_pair_is_left():
     }
 
 
+def test_tree_is_of_the_sentence_that_the_exporter_names():
+    tree = committed("beam_tree")
+    assert tree["source"] == mt.number_in_words(export_explorables.NUMBER, "en")
+    assert tree["reference"] == mt.number_in_words(export_explorables.NUMBER, "de")
+    assert tree["longest"] == export_explorables.LONGEST
+    assert tree["end"] == mt.Tokenizer.special_tokens[mt.BPETokenizer.eos_id]
+
+
 def test_each_token_of_the_tree_has_a_name_of_its_own():
     for row in committed("beam_tree")["next"].values():
         assert len(dict(row)) == export_explorables.WIDEST + 1
 
 
-@pytest.mark.slow
+def test_probabilities_of_the_tree_are_some():
+    for row in committed("beam_tree")["next"].values():
+        log_probs = [log_prob for _, log_prob in row]
+        assert log_probs == sorted(log_probs, reverse=True)
+        assert sum(map(math.exp, log_probs)) <= 1 + 1e-3  # they are rounded
+
+
+@torch.inference_mode()
+def agreement(tree, model, src_tokenizer, tgt_tokenizer):
+    """The share of probability that the tree and a model give to the same tokens.
+
+    Its mean over the tree's beginnings: 0 if they have nothing in common, hardly more than 0.9 if
+    they are the same, because the tree lists six tokens of each row.
+    """
+    names = tgt_tokenizer.labels(range(tgt_tokenizer.vocab_size))
+    src = torch.tensor([[*src_tokenizer.encode(tree["source"]), src_tokenizer.eos_id]])
+    shared = []
+    for text, row in tree["next"].items():
+        beginning = [tgt_tokenizer.bos_id, *map(names.index, text.split())]
+        probs = model(src, torch.tensor([beginning]))[0, -1].softmax(dim=-1)
+        of_model = probs[[names.index(token) for token, _ in row]].tolist()
+        of_tree = [math.exp(log_prob) for _, log_prob in row]
+        shared.append(sum(map(min, of_tree, of_model)))
+    return mean(shared)
+
+
 def test_tree_is_that_of_a_trained_model():
-    """Training anew gives the same model but for the last digits, which differ by machine."""
-    expected = committed("beam_tree")
-    found = export_explorables.beam_tree(*export_explorables.beginner())
-    for key in ("source", "reference", "longest", "end"):
-        assert found[key] == expected[key]
-    for text, row in expected["next"].items():
-        log_probs = dict(found["next"][text])
-        for token, log_prob in row[:2]:
-            assert log_probs[token] == pytest.approx(log_prob, abs=0.05)
+    """A training that is repeated elsewhere gives other digits, but much the same model.
+
+    Fifteen trainings agreed with the tree to 0.82 or more with the exporter's seed, to 0.67 or more
+    with five others, on processors with and without vector units; after 50 steps, to 0.48 or less.
+    """
+    trained, *tokenizers = export_explorables.beginner()
+    untrained, *_ = export_explorables.beginner(25)
+    tree, other = committed("beam_tree"), export_explorables.beam_tree(untrained, *tokenizers)
+    rows = dict(zip(tree["next"], reversed(tree["next"].values()), strict=True))
+    assert agreement(tree, trained, *tokenizers) > 0.55
+    for wrong in (other, tree | {"next": rows}):
+        assert agreement(wrong, trained, *tokenizers) < 0.3
+    assert agreement(tree, untrained, *tokenizers) < 0.3

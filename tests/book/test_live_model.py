@@ -17,6 +17,8 @@ from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_model, to
 from minitransformer.__main__ import new_trainer
 from minitransformer.data import TextPair
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = [(1, 1), (1, 9), (12, 1), (2, 2), (7, 16), (16, 5), (16, 16)]
 PAGE = (FOLDER.parent.parent / "chapters" / "live.md").read_text("utf-8")
 
@@ -51,14 +53,12 @@ def exported(request):
     return to_graph(small_model(**request.param)), small_model(**request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("src_len", "tgt_len"), LENGTHS)
 def test_graph_of_a_model_computes_the_same(exported, src_len, tgt_len):
     graph, model = exported
     assert_computes_the_same(graph.SerializeToString(), model, src_len, tgt_len)
 
 
-@pytest.mark.slow
 def test_weights_come_back(exported):
     graph, model = exported
     other = mt.Transformer(model.config)
@@ -66,7 +66,6 @@ def test_weights_come_back(exported):
     assert all(map(torch.equal, other.parameters(), model.parameters()))
 
 
-@pytest.mark.slow
 def test_weights_of_another_model_are_refused(exported):
     graph, model = exported
     wider = small_model(d_ff=24, norm_first=model.config.norm_first)
@@ -74,13 +73,11 @@ def test_weights_of_another_model_are_refused(exported):
         load_weights(wider, graph)
 
 
-@pytest.mark.slow
 def test_graph_tells_nothing_of_the_machine(exported):
     graph, _ = exported
     assert b".py" not in graph.SerializeToString()
 
 
-@pytest.mark.slow
 def test_all_files_are_written_or_none(tmp_path, monkeypatch):
     folder, parts = tmp_path / "number_words", (*translator("number_words"), "seven")
     monkeypatch.setattr(live_model, "to_graph", lambda model: 1 / 0)

@@ -12,6 +12,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 import check
+import everywhere
 from repository import ROOT
 
 GITHUB = ROOT / ".github"
@@ -43,7 +44,8 @@ def commands(path: Path) -> list[str]:
 def make_targets() -> set[str]:
     """What `make` can be asked for."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([\w./-]+):(?!=)", makefile, re.M))
+    rules = re.findall(r"^([\w./ -]+):(?!=)", makefile, re.M)
+    return {target for rule in rules for target in rule.split()}
 
 
 def targets_asked_for(text: str) -> set[str]:
@@ -55,7 +57,7 @@ def targets_asked_for(text: str) -> set[str]:
 
 
 def test_there_are_workflows():
-    assert [path.stem for path in WORKFLOWS] == ["notebooks", "pages", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["everywhere", "pages", "release", "tests"]
 
 
 @each_workflow
@@ -101,7 +103,7 @@ def test_auditor_finds_nothing():
     """Neither a way in for others' code nor a permission that nobody needs."""
     zizmor = Path(sys.executable).with_name("zizmor")
     done = subprocess.run(
-        [zizmor, "--offline", "--strict-collection", GITHUB], capture_output=True, text=True
+        [zizmor, "--offline", "--strict-collection", GITHUB], capture_output=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -125,14 +127,20 @@ def test_matrix_leaves_no_supported_python_out():
 @each_workflow
 def test_python_is_a_supported_one(path):
     steps = [step for job in load(path)["jobs"].values() for step in job["steps"]]
-    named = {step.get("with", {}).get("python-version") for step in steps}
-    assert all(version in SUPPORTED for version in named - {None, "${{ matrix.python }}"})
+    named = {step.get("with", {}).get("python-version", "") for step in steps}
+    versions = " ".join(named - {"${{ matrix.python }}"}).split()
+    assert versions
+    assert all(version in SUPPORTED for version in versions)
 
 
-def test_notebooks_are_compared_as_by_make_test():
-    stage = next(stage for stage in check.stages() if stage.name == "chapters")
-    compare = " ".join(option for option in stage.command if "--nbval" in option)
-    assert any(compare in run for run in commands(GITHUB / "workflows" / "notebooks.yml"))
+def test_every_place_is_visited_weekly():
+    """And the machine as it is, on each system that can make the book."""
+    workflow = load(GITHUB / "workflows" / "everywhere.yml")
+    assert [key for trigger in workflow["on"]["schedule"] for key in trigger] == ["cron"]
+    rows = re.findall(r"^\| ([\w., ]+) \| ", everywhere.__doc__, re.M)[1:]
+    places = [name for row in rows for name in row.split(", ")]
+    assert ["here", *workflow["jobs"]["places"]["strategy"]["matrix"]["place"]] == places
+    assert "make everywhere PLACES=here" in commands(GITHUB / "workflows" / "everywhere.yml")
 
 
 # --- a release -------------------------------------------------------------------------------
@@ -181,10 +189,11 @@ def test_updates_leave_what_the_book_needs():
 def test_hooks_are_the_quick_stages():
     """Before a commit runs what `make test` runs before the tests, and the notebooks' rule."""
     hooks = load(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
-    quick = [stage.command for stage in check.stages() if stage.command[0] in {"ruff", "mypy"}]
+    *quick, tests = check.quick_stages()
+    assert tests.name == "tests"
     entries = [hook["entry"] for hook in hooks]
     assert entries == [
-        *(f".venv/bin/python -m {' '.join(command)}" for command in quick),
+        *(f".venv/bin/python {' '.join(stage.command)}" for stage in quick),
         ".venv/bin/python tools/notebooks.py normalise",
     ]
 

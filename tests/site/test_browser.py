@@ -45,12 +45,22 @@ UNRENDERED = r"""() => {
     return [...raw, ...[...empty, ...wrong].map((formula) => formula.outerHTML.slice(0, 200))];
 }"""
 STICKS_OUT = """() => {
-    const scrolls = (box) => /auto|scroll/.test(getComputedStyle(box).overflowX);
-    const inBox = (e) => e.closest("body") !== e && (scrolls(e) || inBox(e.parentElement));
+    const overflow = (box) => getComputedStyle(box).overflowX;
+    const scrolls = (box) => /auto|scroll/.test(overflow(box));
+    const hides = (box) => overflow(box) === "hidden" && box.clientWidth <= 1;
+    const boxes = (e) => scrolls(e) || hides(e);
+    const inBox = (e) => e.closest("body") !== e && (boxes(e) || inBox(e.parentElement));
     return [...document.querySelectorAll("article *")]
         .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !inBox(e.parentElement))
         .map((e) => e.outerHTML.slice(0, 200));
 }"""
+
+SIZES = """() => [...document.querySelectorAll("html, article, article .math")]
+    .map((box) => [box.tagName, box.scrollWidth, box.scrollHeight])"""
+
+# Wider letters, as other fonts may have, and what WCAG 2.2 asks to bear (1.4.12).
+WIDER = "article { letter-spacing: 0.12em; word-spacing: 0.16em }"
+SETTLED = "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
 
 ONE_OF_EACH_KIND = """() => {
     document.querySelectorAll("mjx-container").forEach((set) => set.replaceWith("formula"));
@@ -185,6 +195,26 @@ def test_page_does_not_scroll_sideways(visit):
         assert visit.page.evaluate(LINES_OF_CODE_CUT) == []
 
 
+def test_page_has_room_for_wider_letters(visit):
+    wider = visit.page.add_style_tag(content=WIDER)
+    visit.page.evaluate(SETTLED)
+    sticks_out = visit.page.evaluate(STICKS_OUT)
+    scrolls = visit.page.evaluate("document.scrollingElement.scrollWidth > innerWidth")
+    wider.evaluate("style => style.remove()")
+    visit.page.evaluate(SETTLED)
+    assert sticks_out == []
+    assert not scrolls
+
+
+def test_what_only_screen_readers_get_takes_no_room(visit):
+    """How large the MathML beside a formula would be depends on the fonts; no box scrolls to it."""
+    before = visit.page.evaluate(SIZES)
+    larger = visit.page.add_style_tag(content="mjx-assistive-mml { font-size: 300% }")
+    after = visit.page.evaluate(SIZES)
+    larger.evaluate("style => style.remove()")
+    assert after == before
+
+
 def test_page_is_light(visit):
     assert visit.first_view <= LARGEST_FIRST_VIEW
     assert visit.weight() <= LARGEST_PAGE
@@ -303,3 +333,20 @@ def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
     assert missing == [lost]  # and no style, script or picture
     page.get_by_role("link", name="first page").click()
     page.wait_for_url(f"{site}{root}index.html")
+
+
+# --- the checks check ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("style", "sticks_out"),
+    [
+        ("", True),
+        ("overflow: auto", False),
+        ("overflow: hidden", True),  # cut off
+        ("overflow: hidden; width: 1px", False),  # nobody sees it
+    ],
+)
+def test_what_sticks_out_is_found(page, style, sticks_out):
+    page.set_content(f"<article><div style='{style}'><p style='width: 3000px'>x</article>")
+    assert bool(page.evaluate(STICKS_OUT)) == sticks_out

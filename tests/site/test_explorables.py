@@ -1,5 +1,6 @@
 """The explorables in a browser: they appear, work by keyboard, and equal the package."""
 
+import itertools
 import json
 import math
 
@@ -361,6 +362,21 @@ class TableStep:
         self.texts = [self.texts[row] for row in rows.tolist()]
 
 
+def searched(tree, width, alpha):
+    """What the package's search asked of the tree, and what it wrote."""
+    step = TableStep(tree["next"], tree["end"])
+    (best,) = beam_search(
+        step,
+        1,
+        num_beams=width,
+        alpha=alpha,
+        max_new_tokens=tree["longest"],
+        is_stop=torch.tensor([token == tree["end"] for token in step.tokens]),
+        restrict=lambda logits, _: logits.index_fill(-1, torch.tensor([0]), -math.inf),
+    )
+    return step, [step.tokens[index] for index in best]
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 def test_beam_search_is_that_of_the_package(page, site, width):
     tree = data("beam_tree")
@@ -372,18 +388,17 @@ def test_beam_search_is_that_of_the_package(page, site, width):
     )
     found = computed(page, site, "beam_tree", expression, tree, width, alphas)
     for alpha, (best, kept) in zip(alphas, found, strict=True):
-        step = TableStep(tree["next"], tree["end"])
-        (expected,) = beam_search(
-            step,
-            1,
-            num_beams=width,
-            alpha=alpha,
-            max_new_tokens=tree["longest"],
-            is_stop=torch.tensor([token == tree["end"] for token in step.tokens]),
-            restrict=lambda logits, _: logits.index_fill(-1, torch.tensor([0]), -math.inf),
-        )
-        assert best == [step.tokens[index] for index in expected]
+        step, expected = searched(tree, width, alpha)
+        assert best == expected
         assert kept[:-1] == step.history  # what the last step keeps is given up
+
+
+def test_tree_holds_what_beams_look_at_and_no_more():
+    tree, looked_at = data("beam_tree"), {""}
+    for width, tenth in itertools.product(range(1, 6), range(21)):
+        step, _ = searched(tree, width, tenth / 10)
+        looked_at |= {" ".join(text) for texts in step.history for text in texts}
+    assert looked_at == tree["next"].keys()
 
 
 def test_length_penalty_is_that_of_the_package(page, site):

@@ -1,0 +1,169 @@
+"""What does not fit together is refused, with an error that names what was given and expected.
+
+Nothing here is mathematics. Some checks look at numbers, not at shapes. They are left out where
+there are no numbers to look at, so that models can be compiled, exported and mapped (`vmap`).
+
+Built in chapters 3, 4 and 9.
+"""
+
+from numbers import Integral
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+
+def known(condition: Tensor) -> bool | None:
+    """A condition's value; None where it has none yet: while PyTorch traces, inside `vmap`.
+
+    Example:
+        >>> known(torch.tensor([0, 2]).any())
+        True
+        >>> def count_known(x):
+        ...     return torch.tensor(known(x.any()) is not None)
+        >>> torch.func.vmap(count_known)(torch.tensor([0, 2]))
+        tensor([False, False])
+    """
+    if torch.compiler.is_compiling():
+        return None
+    try:
+        return bool(condition)
+    except RuntimeError:  # so says `vmap`, and every tensor without content
+        return None
+
+
+def check_instance(name: str, x: object, kind: type) -> None:
+    """Raise an error unless x is of that type."""
+    if not isinstance(x, kind):
+        raise TypeError(f"{name} must be of type {kind.__name__}, got {type(x).__name__}")
+
+
+def check_types(config: Any) -> None:
+    """Raise an error unless every field of a dataclass is of the type that it is annotated with.
+
+    An integer is a float too, but True is no number. NumPy's integers become Python's.
+    """
+    for name, hint in get_type_hints(type(config)).items():
+        value, kinds = getattr(config, name), get_args(hint) or (hint,)
+        if get_origin(hint) is Literal:
+            continue
+        if isinstance(value, Integral) and not isinstance(value, int):
+            value = int(value)
+            object.__setattr__(config, name, value)  # it is frozen
+        fits = isinstance(value, (*kinds, int) if float in kinds else kinds)
+        if not fits or (isinstance(value, bool) and bool not in kinds):
+            names = ("None" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise TypeError(f"{name} must be {' or '.join(names)}, got {value!r}")
+
+
+def check_positions(x: Tensor, start: int | Tensor, table: Tensor) -> None:
+    """Raise an error unless the table's rows fit vectors x, (..., n, d), that begin at `start`."""
+    if x.size(-1) != table.size(-1):
+        raise ValueError(f"x must have the table's width {table.size(-1)}, got {x.size(-1)}")
+    if isinstance(start, Tensor) and (start.dtype != torch.int64 or start.shape != x.shape[:1]):
+        raise ValueError(
+            f"start must be an int or one for each of the {x.size(0)} rows, int64, "
+            f"got shape {tuple(start.shape)}, {start.dtype}"
+        )
+
+
+def check_attention(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+) -> None:
+    """Raise an error that names both numbers when query, key, mask and bias do not fit."""
+    if query.size(-1) != key.size(-1):
+        raise ValueError(
+            f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
+        )
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean with True = may be attended, got {mask.dtype}; "
+            + how_to_make_boolean(mask)
+        )
+    if bias is not None and not bias.is_floating_point():
+        raise TypeError(
+            f"bias must be floating point, to be added to the scores, got {bias.dtype}; "
+            "a boolean tensor with True = may be attended is a mask"
+        )
+    batch = query.shape[:-2]
+    if key.shape[:-2] != batch:  # broadcast_shapes is slow
+        batch = broadcast("query", query, "key", key)
+    scores = (*batch, query.size(-2), key.size(-2))
+    for name, part in (("mask", mask), ("bias", bias)):
+        shape = () if part is None else tuple(part.shape)
+        missing = len(scores) - len(shape)  # axes that broadcasting puts in front
+        if missing < 0 or any(
+            m not in (1, s) for m, s in zip(shape, scores[missing:], strict=True)
+        ):
+            raise ValueError(
+                f"{name} of shape {shape} does not broadcast to scores of shape {scores}"
+            )
+
+
+def check_values(key: Tensor, value: Tensor) -> None:
+    """Raise an error unless there is a value for each key."""
+    if key.size(-2) != value.size(-2):
+        raise ValueError(
+            f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"
+        )
+    if key.shape[:-2] != value.shape[:-2]:
+        broadcast("key", key, "value", value)
+
+
+def broadcast(name: str, x: Tensor, other: str, y: Tensor) -> torch.Size:
+    """The axes before the last two that x and y have together."""
+    try:
+        return torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} and {other} must have the same axes before the last two, "
+            f"got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        ) from error
+
+
+def how_to_make_boolean(mask: Tensor) -> str:
+    """What to do with a mask of numbers, judged by what it holds."""
+    if known((mask < 0).any()):
+        return "an additive mask (0 and -inf) becomes one by `mask == 0`"
+    return (
+        "zeros and ones become one by `mask == 1` where 1 means may be attended, "
+        "and by `mask == 0` where 1 means hidden"
+    )
+
+
+def check_attention_settings(dropout: float, backend: str) -> None:
+    """Raise an error unless there is such an attention."""
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    if backend not in ("reference", "sdpa"):
+        raise ValueError(f"backend must be 'reference' or 'sdpa', got {backend!r}")
+
+
+def check_loss(
+    name: str, scored: Tensor, targets: Tensor, vocab_size: int, smoothing: float, pad_id: int
+) -> None:
+    """Raise an error unless there is a loss of these targets."""
+    check_instance("targets", targets, Tensor)
+    if scored.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"{name} {tuple(scored.shape)} must have the shape of targets "
+            f"{tuple(targets.shape)} and one more axis"
+        )
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
+    check_target_ids(targets, vocab_size, pad_id)
+
+
+def check_target_ids(targets: Tensor, vocab_size: int, pad_id: int) -> None:
+    """Raise an error unless targets are tokens of the vocabulary, or padding, and not all that."""
+    if targets.dtype != torch.int64:
+        raise TypeError(f"targets must be int64, got {targets.dtype}")
+    real = targets != pad_id
+    if known(real.any()) is False:
+        raise ValueError(f"all {targets.numel()} targets are padding (id {pad_id})")
+    outside = real & ((targets < 0) | (targets >= vocab_size))
+    # On a GPU to ask would be to wait for it; there CUDA itself asserts.
+    if targets.device.type == "cpu" and known(outside.any()):
+        raise ValueError(
+            f"target {int(targets[outside][0])} lies outside the vocabulary of {vocab_size} tokens"
+        )

@@ -1,0 +1,169 @@
+"""Files that are whole or not there: replaced in a single step, with a checksum, by one at a time.
+
+Built in chapter 9.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+CHECKSUM = "minitransformer.sha256"
+"""The entry of a safetensors file's metadata that holds the SHA-256 of all its other bytes."""
+
+DIGITS = 64  # of a SHA-256, in hexadecimal
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path` to write to, which takes its place when the block is done.
+
+    Whoever stops the program at any moment finds the old file or the new one, whole. Two who
+    write at the same time have a new file each: the last one to finish wins.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing(Path(folder, "a.txt")) as unfinished:
+        ...         _ = unfinished.write_text("all of it")
+        ...     Path(folder, "a.txt").read_text(), os.listdir(folder)
+        ('all of it', ['a.txt'])
+    """
+    unfinished = path.with_name(f".{path.name}.{token_hex(4)}.unfinished")
+    try:
+        unfinished.touch(exist_ok=False)
+        yield unfinished
+        with open(unfinished, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep others from writing `path` in such a block of theirs, in this process or another.
+
+    The lock is the operating system's on a file beside `path`, so it ends with its process,
+    however that ends. What a writer of `path` that was killed has left is removed.
+
+    Raises:
+        OSError: if no file can be made in the folder of `path`.
+        ValueError: if somebody else is in such a block.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    with open(lock, "ab") as file:
+        try:
+            take(file)
+            # Whoever was here before may have removed the file between the last two lines.
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError, PermissionError) as error:
+            raise ValueError(
+                f"{path} is being written by another training, here or in another process"
+            ) from error
+        try:
+            for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.unfinished"):
+                leftover.unlink(missing_ok=True)
+            yield
+        finally:
+            if sys.platform != "win32":  # where an open file cannot be removed
+                lock.unlink(missing_ok=True)
+
+
+def take(file: IO[Any]) -> None:
+    """Lock an open file, or raise BlockingIOError (PermissionError on Windows) at once."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise
+    except OSError:
+        pass  # a file system without locks, as some in a network: better unguarded than no file
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file, with a checksum among its metadata.
+
+    Raises:
+        OSError: if it cannot be written, because the disk is full, for example.
+    """
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    path.touch()
+    permissions = path.stat().st_mode
+    try:
+        save_file(contiguous, path, {**metadata, CHECKSUM: "0" * DIGITS})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    path.chmod(permissions)  # safetensors would keep the file from all but its owner
+    content = path.read_bytes()
+    with open(path, "rb+") as file:
+        file.seek(place := place_of_checksum(content))
+        file.write(checksum(content, place))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, onto the CPU, in memory of their own; and its metadata.
+
+    Raises:
+        ValueError: if it is damaged, which a file of `write_tensors` is with any bit changed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tensors(Path(folder, "a"), {"w": torch.ones(2)}, {"format": "pt"})
+        ...     read_tensors(Path(folder, "a"))
+        ({'w': tensor([1., 1.])}, {'format': 'pt'})
+    """
+    content = path.read_bytes()
+    wrong = f"{path} ({len(content)} bytes) is damaged"
+    place = place_of_checksum(content)
+    if place > 0:
+        found, expected = content[place : place + DIGITS], checksum(content, place)
+        if found != expected:
+            raise ValueError(f"{wrong}: its checksum is {found!r}, expected {expected!r}")
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise ValueError(f"{wrong} or no safetensors file: {error}") from error
+    metadata = json.loads(header_of(content)).get("__metadata__", {})
+    metadata.pop(CHECKSUM, None)
+    return tensors, metadata
+
+
+def header_of(content: bytes) -> bytes:
+    """The JSON at the beginning of a safetensors file, after the 8 bytes with its length."""
+    return content[8 : 8 + int.from_bytes(content[:8], "little")]
+
+
+def place_of_checksum(content: bytes) -> int:
+    """Where the digits of the checksum begin, 0 if there is none.
+
+    A quotation mark in a name or a text is escaped, so that this entry cannot be in another.
+    """
+    before, entry, _ = header_of(content).partition(f'"{CHECKSUM}":"'.encode())
+    return 8 + len(before) + len(entry) if entry else 0
+
+
+def checksum(content: bytes, place: int) -> bytes:
+    """The SHA-256 of a file without the digits that begin at `place`."""
+    digest = hashlib.sha256(content[:place])
+    digest.update(memoryview(content)[place + DIGITS :])
+    return digest.hexdigest().encode()

@@ -1,0 +1,200 @@
+"""What the CPU computes, another device computes too: `pytest tests/test_device.py --device cuda`.
+
+The models of each test are made on the CPU, where generators give the same numbers everywhere, and
+moved. On the CPU itself the tests say that moving and coming back changes nothing.
+"""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import (
+    SRC_IDS,
+    TGT_IDS,
+    assert_same,
+    copying_trainer,
+    decoder_only_model,
+    each_model,
+    randn,
+    small_model,
+)
+
+from minitransformer import (
+    Dropout,
+    Trainer,
+    Transformer,
+    causal_mask,
+    exact_match,
+    generate,
+    label_smoothing_loss,
+    linear_cross_entropy,
+    load_translator,
+    scaled_dot_product_attention,
+    trace,
+)
+
+pytestmark = pytest.mark.slow
+
+# Products on a GPU may round inputs to 10 bits of mantissa (TF32), where a program allows it. Tests
+# do not; their sums have another order, and that is all.
+TOLERANCE = 1e-4
+
+
+def loss_and_gradients(model, *ids):
+    loss = model.loss(*ids)
+    loss.backward()
+    return loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def kinds(changes):
+    """Both models with these changes, each with inputs for its loss."""
+    shifted = TGT_IDS.roll(-1, dims=1)
+    shifted[:, -1] = 0
+    return (
+        (small_model(**changes), (SRC_IDS, TGT_IDS, shifted)),
+        (decoder_only_model(**changes), (TGT_IDS, shifted)),
+    )
+
+
+@each_model
+def test_logits_and_gradients(device, changes):
+    for model, ids in kinds(changes):
+        there, moved = copy.deepcopy(model).to(device), [part.to(device) for part in ids]
+        with torch.no_grad():
+            logits = there(*moved[:-1])
+        assert logits.device == device
+        assert_same(logits.cpu(), model(*ids[:-1]).detach(), TOLERANCE)
+
+        loss, gradients = loss_and_gradients(model, *ids)
+        loss_there, gradients_there = loss_and_gradients(there, *moved)
+        assert_same(loss_there.cpu(), loss, TOLERANCE)
+        assert gradients_there.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            assert gradients_there[name].device == device
+            assert_same(gradients_there[name].cpu(), gradient, TOLERANCE)
+
+
+@each_model
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_texts(device, changes, num_beams):
+    """The same ones, in double precision, where no two scores are near enough to change places."""
+    for model, ids in kinds(changes):
+        model, there = model.double(), copy.deepcopy(model).double().to(device)
+        options = {"max_new_tokens": 9, "min_new_tokens": 3, "num_beams": num_beams}
+        texts = generate(there, ids[0].to(device), **options)
+        assert texts.device == device
+        assert torch.equal(texts.cpu(), generate(model, ids[0], **options))
+
+
+def test_drawn_texts_follow_the_generator(device):
+    model, ids = small_model().to(device), SRC_IDS.to(device)
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "temperature": 1.5, "top_p": 0.9}
+    texts = [
+        generate(model, ids, generator=torch.Generator(device).manual_seed(seed), **options)
+        for seed in (3, 3, 4)
+    ]
+    assert torch.equal(texts[0], texts[1])
+    assert not torch.equal(texts[0], texts[2])
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["none", "causal", "built", "padding", "empty row"])
+def test_attention(device, backend, dtype, kind):
+    b, h, q, k, e = 2, 3, 5, 7, 8
+    shapes = [(b, h, q, e), (b, h, k, e), (b, h, k, e)]
+    inputs = [randn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    padding = torch.arange(k) < torch.tensor([[[[7]]], [[[4]]]])
+    mask = {
+        "none": None,
+        "causal": "causal",
+        "built": causal_mask(q, k),
+        "padding": padding,
+        "empty row": padding & (torch.arange(q) != 2)[:, None],
+    }[kind]
+    there = mask.to(device) if isinstance(mask, torch.Tensor) else mask
+    moved = [x.to(device, dtype) for x in inputs]
+    output = scaled_dot_product_attention(*moved, there, backend=backend)
+    expected = scaled_dot_product_attention(*inputs, mask, backend="reference")
+    tolerance = TOLERANCE if dtype == torch.float32 else 2e-2
+    assert_same(output.float().cpu(), expected, tolerance)
+
+
+def test_chunked_loss(device):
+    hidden, weight = randn(3, 4, 8), randn(50, 8, seed=1)
+    targets = torch.arange(12).view(3, 4)
+    expected = label_smoothing_loss(hidden @ weight.T, targets)
+    loss = linear_cross_entropy(hidden.to(device), weight.to(device), targets.to(device))
+    assert_same(loss.cpu(), expected, TOLERANCE)
+
+
+def test_dropout(device):
+    torch.manual_seed(0)
+    x = Dropout(0.25)(torch.ones(400, 1000, device=device))
+    assert x.device == device
+    assert sorted(set(x.flatten().tolist())) == pytest.approx([0, 4 / 3])
+    assert abs((x == 0).float().mean().item() - 0.25) < 0.005
+
+
+def test_trace(device):
+    rows = trace(small_model().to(device), SRC_IDS.to(device), TGT_IDS.to(device))
+    assert str(rows) == str(trace(small_model(), SRC_IDS, TGT_IDS))
+
+
+def test_training_goes_on_where_it_was(device, tmp_path):
+    """Resumed, it ends at the same weights; and what it saved is read on the CPU."""
+    config = copying_trainer().config
+
+    def trainer():
+        made = copying_trainer()
+        tokenizers = made.tokenizers.values()
+        return Trainer(made.model.to(device), made.texts, *tokenizers, config)
+
+    whole, begun = trainer(), trainer()
+    whole.fit(progress=False)
+    begun.fit(3, checkpoint=tmp_path / "a.safetensors", progress=False)
+    resumed = Trainer.resume(tmp_path / "a.safetensors", begun.texts, device)
+    assert resumed.device == device
+    resumed.fit(progress=False)
+    for weight, expected in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert_same(weight, expected, 0.0 if device.type == "cpu" else TOLERANCE)
+    model, *_ = load_translator(tmp_path / "a.safetensors")
+    assert next(model.parameters()).device.type == "cpu"
+
+
+def test_folder_is_read_there(device, tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    there = Transformer.from_pretrained(tmp_path, device)
+    assert_same(
+        there(SRC_IDS.to(device), TGT_IDS.to(device)).detach().cpu(),
+        model(SRC_IDS, TGT_IDS).detach(),
+        TOLERANCE,
+    )
+
+
+def test_translator_learns(device, trained):
+    """The pairs that a model knows by heart, it knows there."""
+    model = copy.deepcopy(trained.model).to(device)
+    assert exact_match(model, trained.texts, *trained.tokenizers.values()) == 1.0
+
+
+def test_missing_device_is_said():
+    """Where there is no such device the tests are skipped, and say why."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-rs",
+        "-W",
+        "default",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+    ]
+    command += ["-k", "chunked", "--device", "cuda:99"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "1 skipped" in done.stdout
+    assert "--device cuda:99: " in done.stdout
