@@ -31,22 +31,23 @@ from speed import (
     training_step,
     translator,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from minitransformer import (
     Dropout,
-    KVCache,
     MultiHeadAttention,
+    PackedMask,
     Packing,
     Transformer,
+    fast,
     generate,
     label_smoothing_loss,
-    scaled_dot_product_attention,
 )
-from minitransformer.encoder_decoder import self_attend
-from minitransformer.fast_decoding import Product
-from minitransformer.packing import PackedMask
+from minitransformer.fast.attention import attend
+from minitransformer.fast.decoding import ReservedCache
+from minitransformer.fast.single_position import Product
+from minitransformer.fast.training import packed_attention
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -62,15 +63,17 @@ def loss_of_all_logits(hidden: Tensor, weight: Tensor, targets: Tensor, **option
     return label_smoothing_loss(hidden @ weight.T, targets, **options)
 
 
-def one_projection(attention: MultiHeadAttention, x: Tensor, mask: object, cache: object) -> Tensor:
-    """`self_attend` with one product for queries, keys and values."""
-    if cache is not None or attention.rotary is not None or not isinstance(mask, PackedMask):
-        return self_attend(attention, x, mask, cache)
+def one_projection(
+    attention: MultiHeadAttention, mask: PackedMask, x: Tensor, memory: Tensor | None = None
+) -> Tensor:
+    """`packed_attention` with one product for queries, keys and values of self-attention."""
+    if memory is not None or attention.rotary is not None:
+        return packed_attention(attention, mask, x, memory)
     maps = (attention.w_q, attention.w_k, attention.w_v)
     weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
     heads = attention.split_heads(mask.queries.unpack(F.linear(x, weight, bias)))
     queries, keys, values = heads.chunk(3, dim=-3)
-    heads = attention.attend_heads(queries, keys, values, mask.mask)
+    heads = attend(attention, queries, keys, values, mask.mask)
     return attention.w_o(mask.queries.pack(heads.transpose(-3, -2).flatten(-2)))
 
 
@@ -88,8 +91,8 @@ def transposed(product: Product, x: Tensor) -> Tensor:
     return torch.addmm(product.bias, x, product.transposed)
 
 
-def selected_in_place(cache: KVCache, rows: Tensor) -> None:
-    """`KVCache.select` within one store: copied out, then copied back."""
+def selected_in_place(cache: ReservedCache, rows: Tensor) -> None:
+    """`ReservedCache.select` within one store: copied out, then copied back."""
     n = rows.size(0)
     for name in ("keys", "values"):
         store = getattr(cache, name)
@@ -128,7 +131,7 @@ def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Call
 
 def training_rows() -> Iterator[Row]:
     """What is done to training steps."""
-    package = "minitransformer"
+    module = "minitransformer.fast.training"
     for where, model, batches in steps():
         step = repeated_step(model, batches)
         yield switched(
@@ -139,17 +142,17 @@ def training_rows() -> Iterator[Row]:
         yield switched(
             f"{where}: all logits at once",
             step,
-            lambda: patch(f"{package}.transformer.linear_cross_entropy", loss_of_all_logits),
+            lambda: patch(f"{module}.linear_cross_entropy", loss_of_all_logits),
         )
         yield switched(
             f"{where}: PyTorch's dropout",
             step,
-            lambda: patch.object(Dropout, "forward", nn.Dropout.forward),
+            lambda: patch(f"{module}.drop", Dropout.__call__),
         )
         yield switched(
             f"{where}: one projection for q, k, v",
             step,
-            lambda: patch(f"{package}.encoder_decoder.self_attend", one_projection),
+            lambda: patch(f"{module}.packed_attention", one_projection),
         )
         if len(batches) == 1:  # each shape would be compiled by itself
             compiled = deepcopy(model)
@@ -161,23 +164,21 @@ def training_rows() -> Iterator[Row]:
 
 def attention_rows() -> Iterator[Row]:
     """Forward and backward on short sequences, by the formula and by the fused kernel."""
-    ways = {
-        "the formula": partial(scaled_dot_product_attention, mask="causal", backend="reference"),
-        "the kernel": partial(F.scaled_dot_product_attention, is_causal=True),
-    }
+    ours, formula = (MultiHeadAttention(256, 4, backend=way) for way in ("sdpa", "reference"))
+    ways = {"the formula": formula.attend, "the kernel": ours.attend}
     for dtype, way in ((torch.float32, "the formula"), (torch.bfloat16, "the kernel")):
         for rows, length in ((128, 10), (32, 16), (32, 32), (32, 64)):
             tensors = [
                 torch.randn(rows, 4, length, 64).to(dtype).requires_grad_() for _ in range(3)
             ]
 
-            def run(attend: Callable[..., Tensor], tensors: list[Tensor] = tensors) -> None:
+            def run(heads: Callable[..., Tensor], tensors: list[Tensor] = tensors) -> None:
                 for _ in range(20):
-                    attend(*tensors).sum().backward()
+                    heads(*tensors, "causal").sum().backward()
 
             name = f"attention, {rows} x {length}, {str(dtype)[6:]}: {way}"
-            ours = partial(scaled_dot_product_attention, mask="causal")
-            yield Row(name, {OURS: partial(run, ours), WITHOUT: partial(run, ways[way])})
+            fastest = partial(run, partial(attend, ours))
+            yield Row(name, {OURS: fastest, WITHOUT: partial(run, ways[way])})
 
 
 def generation_rows() -> Iterator[Row]:
@@ -189,11 +190,7 @@ def generation_rows() -> Iterator[Row]:
         options = {"max_new_tokens": 64, "min_new_tokens": 64, "num_beams": num_beams}
         return partial(generate, model, src, **options)
 
-    yield switched(
-        "1 text: layer by layer",
-        write(1),
-        lambda: patch("minitransformer.decoding.is_untouched", lambda module: False),
-    )
+    yield switched("1 text: plainly", write(1), fast.disabled)
     for rows, name, how in ((1, "transposed", transposed), (16, "as it lies", as_it_lies)):
         yield switched(
             f"{rows} texts: every weight {name}",
@@ -203,7 +200,7 @@ def generation_rows() -> Iterator[Row]:
     yield switched(
         "32 texts, beam 4: one store",
         write(32, 4),
-        lambda: patch.object(KVCache, "select", selected_in_place),
+        lambda: patch.object(ReservedCache, "select", selected_in_place),
     )
 
 

@@ -56,7 +56,9 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 `DecoderOnlyTransformer`, with `LanguageModelTrainer` and `complete`. `python -m minitransformer
 train` trains a real translator in minutes.
 
-Each module keeps what a chapter of the book builds:
+Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Two rooms
+lie beside them: `tasks` has the data, and `fast` computes the same with less work (see their own
+`help`). `fast.disabled()` is a context in which everything goes the plain way.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
@@ -75,28 +77,23 @@ Each module keeps what a chapter of the book builds:
 | `dropout` | 7 | dropout |
 | `layer_norm` | 7 | layer normalisation, residual connections |
 | `encoder_decoder` | 8 | layers and their stacks |
-| `grammar` | 8 | English sentences with their German, from a grammar |
-| `noun_phrases`, `inflection`, `lexicon` | 8 | the parts of that grammar |
-| `multi30k` | 8 | descriptions of pictures in three languages, downloaded |
 | `config` | 8 | the configuration of a model |
 | `transformer` | 8 | the whole model |
 | `data` | 9 | examples and batches |
-| `packing` | 9 | batches without their padding |
-| `number_words` | 9 | the main job: number words, English to German |
 | `training` | 9 | loss, schedules, settings |
 | `trainer` | 9 | the training loop |
 | `checkpoint` | 9 | saving a training, to go on with it |
 | `files` | 9 | files that are whole or not there, with checksums |
 | `pretrained`, `model_card` | 9 | saving a model for others, as on the Hugging Face Hub |
 | `decoder_only` | 10 | the model without encoder |
-| `decoding` | 10 | the cache of keys and values |
-| `untouched` | 10 | whether a model is what its classes say |
-| `fast_decoding` | 10 | one more token for each row |
+| `decoding` | 10 | a text while it is written; the cache of keys and values |
 | `sampling` | 10 | temperature, top-k, top-p |
 | `beam_search` | 10 | beam search |
 | `inference` | 10 | translating and writing with a trained model |
 | `language_model` | 10 | training a decoder-only model on text |
 | `plotting` | all | the figures |
+| `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
+| `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
 
 Masks are boolean and True means "may attend", everywhere.
 """
@@ -126,8 +123,9 @@ from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.fast.cross_entropy import linear_cross_entropy
+from minitransformer.fast.packing import PackedMask, Packing
 from minitransformer.feed_forward import FeedForward
-from minitransformer.grammar import grammar_sentences
 from minitransformer.inference import complete, generate, translate
 from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
 from minitransformer.language_model import (
@@ -144,10 +142,7 @@ from minitransformer.layer_norm import (
     layer_norm,
     rms_norm,
 )
-from minitransformer.multi30k import multi30k
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.number_words import HELD_OUT_PAIRS, number_in_words, number_words
-from minitransformer.packing import PackedMask, Packing
 from minitransformer.plotting import (
     plot_attention,
     plot_attention_grid,
@@ -164,6 +159,9 @@ from minitransformer.positional_encoding import (
     sinusoidal_positions,
 )
 from minitransformer.sampling import next_token_probs, top_k_filter, top_p_filter
+from minitransformer.tasks.grammar import grammar_sentences
+from minitransformer.tasks.multi30k import multi30k
+from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
 from minitransformer.tokenization import (
     CharacterTokenizer,
     Tokenizer,
@@ -175,7 +173,6 @@ from minitransformer.training import (
     TrainingConfig,
     cosine_schedule,
     label_smoothing_loss,
-    linear_cross_entropy,
     noam_schedule,
 )
 from minitransformer.transformer import Transformer

@@ -15,7 +15,7 @@ from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.inference import translate
-from minitransformer.number_words import number_words
+from minitransformer.tasks.number_words import number_words
 from minitransformer.tokenization import WordTokenizer
 from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import TrainingConfig

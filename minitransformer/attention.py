@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.checks import check_attention, check_attention_settings, check_values, known
+from minitransformer.checks import check_attention, check_attention_settings, check_values
 
 __all__ = [
     "ScaledDotProductAttention",
@@ -157,8 +157,7 @@ def scaled_dot_product_attention(
             -inf masks.
         dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
         backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
-            does not write the (q, k) weights to memory. In bfloat16 on a CPU the formula is the
-            faster one up to 64 keys, and "sdpa" uses it there.
+            does not write the (q, k) weights to memory.
 
     Returns:
         (..., q, e'); zeros for a query whose keys are all masked.
@@ -177,8 +176,7 @@ def scaled_dot_product_attention(
     """
     check_values(key, value)
     check_attention_settings(dropout, backend)
-    is_short = query.dtype == torch.bfloat16 and query.device.type == "cpu" and key.size(-2) <= 64
-    if backend == "reference" or is_short:
+    if backend == "reference":
         weights = attention_weights(query, key, mask, bias)
         return F.dropout(weights, dropout) @ value if dropout else weights @ value
     is_square = query.size(-2) == key.size(-2)
@@ -195,12 +193,9 @@ def scaled_dot_product_attention(
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
     empty = (~seen if bias is None else seen == -torch.inf).all(dim=-1, keepdim=True)
-    # On a GPU to ask would be to wait for it.
-    some_empty = empty.device.type != "cpu" or known(empty.any()) is not False
-    if some_empty:
-        seen = seen.masked_fill(empty, 1.0)
+    seen = seen.masked_fill(empty, 1.0)
     output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
-    return output.masked_fill(empty, 0.0) if some_empty else output
+    return output.masked_fill(empty, 0.0)
 
 
 def as_tensor(mask: Mask | None, query: Tensor, key: Tensor) -> Tensor | None:

@@ -167,3 +167,34 @@ def check_target_ids(targets: Tensor, vocab_size: int, pad_id: int) -> None:
         raise ValueError(
             f"target {int(targets[outside][0])} lies outside the vocabulary of {vocab_size} tokens"
         )
+
+
+def check_ids(name: str, ids: Tensor) -> None:
+    """Raise an error unless ids are a non-empty (b, length)."""
+    check_instance(name, ids, Tensor)
+    if ids.dim() != 2 or 0 in ids.shape:
+        raise ValueError(
+            f"{name} must have shape (b, length), both at least 1, got {(*ids.shape,)}"
+        )
+
+
+def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
+    """Raise an error unless there is a source for each target."""
+    check_ids("src_ids", src_ids)
+    check_ids("tgt_ids", tgt_ids)
+    if src_ids.size(0) != tgt_ids.size(0):
+        raise ValueError(
+            "src_ids and tgt_ids must have as many rows, "
+            f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
+        )
+
+
+def check_targets(ids: Tensor, targets: Tensor, vocab_size: int, pad_id: int) -> None:
+    """Raise an error unless there is a target for each id, and one that is not padding."""
+    check_ids("ids", ids)
+    check_instance("targets", targets, Tensor)
+    if ids.shape != targets.shape:
+        raise ValueError(
+            f"ids and targets must have the same shape, got {(*ids.shape,)} and {(*targets.shape,)}"
+        )
+    check_target_ids(targets, vocab_size, pad_id)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from minitransformer.attention import Mask, causal_mask
+from minitransformer.checks import check_ids, check_targets
 from minitransformer.config import TransformerConfig
+from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Encoder, LayerCache
-from minitransformer.packing import PackedMask, Packing, up_to_last
-from minitransformer.training import linear_cross_entropy
-from minitransformer.transformer import TokenModel, cached_length, check_ids, check_targets
+from minitransformer.encoder_decoder import Encoder
+from minitransformer.training import label_smoothing_loss
+from minitransformer.transformer import TokenModel, cached_length
 
 __all__ = ["DecoderOnlyTransformer"]
 
@@ -61,7 +62,7 @@ class DecoderOnlyTransformer(TokenModel):
     def decode(
         self,
         ids: Tensor,
-        caches: Sequence[LayerCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
         left_padding: Tensor | None = None,
         mask: Mask = "causal",
     ) -> Tensor:
@@ -72,7 +73,7 @@ class DecoderOnlyTransformer(TokenModel):
 
         Args:
             ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
-            caches: a `LayerCache` for each layer; `ids` follow what they hold.
+            caches: a `KVCache` for each layer; `ids` follow what they hold.
             left_padding: how many ids of padding each row begins with, (b,), int64.
             mask: boolean, broadcastable to (b, h, t, cached + t); True = may be attended. It
                 stands in place of the causal mask, for a prefix may see what comes later: write
@@ -94,7 +95,7 @@ class DecoderOnlyTransformer(TokenModel):
             real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
             seen = causal_mask(ids.size(1), end, ids.device) if mask == "causal" else mask
             mask = real & seen
-        x = self.embed(self.embedding, ids, start, left_padding)
+        x = self.dropout(self.embed(self.embedding, ids, start, left_padding))
         return self.output_projection(self.decoder(x, mask, caches))
 
     def forward(self, ids: Tensor, mask: Mask = "causal") -> Tensor:
@@ -104,7 +105,7 @@ class DecoderOnlyTransformer(TokenModel):
     def loss(
         self, ids: Tensor, targets: Tensor, *, smoothing: float = 0.1, mask: Mask = "causal"
     ) -> Tensor:
-        """The `label_smoothing_loss` of `forward`, computed without anything for padding.
+        """The `label_smoothing_loss` of `forward`, by the fast way if nobody changed it.
 
         Args:
             ids: (b, t), an integer dtype.
@@ -120,12 +121,11 @@ class DecoderOnlyTransformer(TokenModel):
             ValueError: as in `forward`; if `targets` and `ids` differ in shape, a target that is
                 not padding lies outside the vocabulary, or all are padding.
         """
+        from minitransformer import fast
+
         pad_id = self.config.pad_id
         check_targets(ids, targets, self.config.tgt_vocab_size, pad_id)
-        # What comes after the last target is seen by none before it, unless another mask says so.
-        real = targets != pad_id
-        rows = Packing(up_to_last(real) if mask == "causal" else torch.ones_like(real))
-        x = rows.pack(self.embed(self.embedding, ids))
-        x = self.decoder(x, PackedMask(mask, rows, rows))
-        weight, targets = self.output_projection.weight, rows.pack(targets)
-        return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)
+        if fast.serves(self):
+            return fast.decoder_only_loss(self, ids, targets, smoothing, mask)
+        logits = self(ids, mask)
+        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)

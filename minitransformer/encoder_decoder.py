@@ -4,42 +4,17 @@ Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from minitransformer.attention import Mask
+from minitransformer.decoding import KVCache
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import NORMS, ResidualConnection
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.packing import PackedMask
 
 __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
-
-
-class LayerCache(Protocol):
-    """What a layer asks of the cache it decodes with (`decoding.KVCache` has them)."""
-
-    memory: tuple[Tensor, Tensor] | None
-    length: int
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the new positions' keys and values; return those of all positions so far."""
-
-
-def self_attend(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    mask: Mask | PackedMask | None,
-    cache: LayerCache | None,
-) -> Tensor:
-    """Self-attention of x, (b, n, d); with a cache, also to all the positions that it holds."""
-    start = 0 if cache is None else cache.length
-    packing = mask.keys if isinstance(mask, PackedMask) else None
-    keys, values = attention.keys_values(x, x, start, packing)
-    if cache is not None:
-        keys, values = cache.extend(keys, values)
-    return attention.attend(x, keys, values, mask, start)
 
 
 class EncoderLayer(nn.Module):
@@ -102,21 +77,21 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Mask | PackedMask | None = None,
-        cache: LayerCache | None = None,
+        src_mask: Mask | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Transform the source.
 
         Args:
             src: (b, s, d); with a cache, only the positions that it does not hold yet.
             src_mask: boolean, broadcastable to (b, h, s, s), or to (b, h, s, cached + s) with a
-                cache; True = may be attended. Or "causal". With a `PackedMask`, src is (tokens, d).
+                cache; True = may be attended. Or "causal".
             cache: keys and values of earlier positions, see `KVCache`.
 
         Returns:
             (b, s, d).
         """
-        x = self.residual_1(src, lambda x: self_attend(self.self_attention, x, src_mask, cache))
+        x = self.residual_1(src, lambda x: self.self_attention(x, x, x, src_mask, cache))
         return self.residual_2(x, self.feed_forward)
 
 
@@ -182,38 +157,25 @@ class DecoderLayer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Mask | PackedMask | None = None,
-        memory_mask: Mask | PackedMask | None = None,
-        cache: LayerCache | None = None,
+        tgt_mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Transform the target, looking at the encoder's output.
 
         Args:
-            tgt: (b, t, d); with a cache, only the positions that it does not hold yet, and, in
-                beam search, several rows in turn for each row of the memory.
+            tgt: (b, t, d); with a cache, only the positions that it does not hold yet.
             memory: the encoder's output, (b, s, d).
             tgt_mask: boolean, broadcastable to (b, h, t, t), or to (b, h, t, cached + t) with
                 a cache; True = may be attended. Or "causal".
-            memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended. With two
-                `PackedMask`s, tgt and memory are (tokens, d).
-            cache: keys and values of earlier positions and of `memory`, see `KVCache`.
+            memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended.
+            cache: keys and values of earlier positions, see `KVCache`.
 
         Returns:
             (b, t, d).
         """
-
-        def cross_attend(x: Tensor) -> Tensor:
-            if cache is None or cache.memory is None:
-                packing = memory_mask.keys if isinstance(memory_mask, PackedMask) else None
-                projected = self.cross_attention.keys_values(memory, memory, packing=packing)
-                return self.cross_attention.attend(x, *projected, memory_mask)
-            keys, values = cache.memory
-            # In beam search several rows ask one row of the memory: more queries to its keys.
-            queries = x.reshape(keys.size(0), -1, x.size(-1))
-            return self.cross_attention.attend(queries, keys, values, memory_mask).view_as(x)
-
-        x = self.residual_1(tgt, lambda x: self_attend(self.self_attention, x, tgt_mask, cache))
-        x = self.residual_2(x, cross_attend)
+        x = self.residual_1(tgt, lambda x: self.self_attention(x, x, x, tgt_mask, cache))
+        x = self.residual_2(x, lambda x: self.cross_attention(x, memory, memory, memory_mask))
         return self.residual_3(x, self.feed_forward)
 
 
@@ -241,8 +203,8 @@ class Encoder(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Mask | PackedMask | None = None,
-        caches: Sequence[LayerCache] | None = None,
+        src_mask: Mask | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
         for index, layer in enumerate(self.layers):
@@ -275,9 +237,9 @@ class Decoder(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Mask | PackedMask | None = None,
-        memory_mask: Mask | PackedMask | None = None,
-        caches: Sequence[LayerCache] | None = None,
+        tgt_mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, t, d); arguments as in `DecoderLayer`, a cache a layer."""
         for index, layer in enumerate(self.layers):

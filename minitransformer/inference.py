@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.beam_search import beam_search
+from minitransformer.beam_search import Step, beam_search
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.decoding import Decoding, room
+from minitransformer.decoding import WholeTexts, room
+from minitransformer.fast import Decoding, serves
 from minitransformer.inspection import evaluating
 from minitransformer.pretrained import check_tokenizers
 from minitransformer.sampling import next_token_probs
@@ -122,37 +123,38 @@ def generate(
         probs = next_token_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
         return probs.multinomial(1, generator=generator)[:, 0]
 
-    with evaluating(model):
-        step = Decoding(model, ids, bos_id, max_new_tokens)
-        # Where nobody listens nobody meets a tensor of inference mode, in which steps are faster.
-        with torch.inference_mode() if step.is_fast else torch.no_grad():
-            if num_beams > 1:
-                texts = beam_search(
-                    step,
-                    ids.size(0),
-                    num_beams=num_beams,
-                    alpha=alpha,
-                    max_new_tokens=max_new_tokens,
-                    is_stop=is_stop,
-                    restrict=restrict,
-                )
-                written = pad_rows(texts, pad_id).to(ids.device)
-            else:
-                written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
-                rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
-                logits = step(None)
-                for length in range(1, max_new_tokens + 1):
-                    tokens = choose(restrict(logits, length))
-                    written[rows, length - 1] = tokens
-                    ended = is_stop[tokens]
-                    if length == max_new_tokens or bool(ended.all()):
-                        break
-                    if bool(ended.any()):
-                        kept = (~ended).nonzero()[:, 0]
-                        rows, tokens = rows[kept], tokens[kept]
-                        step.select(kept, kept)
-                    logits = step(tokens)
-                written = written[:, :length]
+    is_served = serves(model)
+    # Where nobody listens nobody meets a tensor of inference mode, in which steps are faster.
+    with evaluating(model), torch.inference_mode() if is_served else torch.no_grad():
+        way = Decoding if is_served else WholeTexts
+        step: Step = way(model, ids, bos_id, max_new_tokens)
+        if num_beams > 1:
+            texts = beam_search(
+                step,
+                ids.size(0),
+                num_beams=num_beams,
+                alpha=alpha,
+                max_new_tokens=max_new_tokens,
+                is_stop=is_stop,
+                restrict=restrict,
+            )
+            written = pad_rows(texts, pad_id).to(ids.device)
+        else:
+            written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
+            rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
+            logits = step(None)
+            for length in range(1, max_new_tokens + 1):
+                tokens = choose(restrict(logits, length))
+                written[rows, length - 1] = tokens
+                ended = is_stop[tokens]
+                if length == max_new_tokens or bool(ended.all()):
+                    break
+                if bool(ended.any()):
+                    kept = (~ended).nonzero()[:, 0]
+                    rows, tokens = rows[kept], tokens[kept]
+                    step.select(kept, kept)
+                logits = step(tokens)
+            written = written[:, :length]
     return written.clone()  # outside inference mode: an ordinary tensor, fit for training
 
 

@@ -161,9 +161,9 @@ def trace(model: nn.Module, *inputs: Tensor) -> Trace:
         >>> x, memory = torch.zeros(2, 5, 12), torch.zeros(2, 7, 12)
         >>> trace(MultiHeadAttention(12, 3), x, memory, memory)
         tensor made by  class                      axes     shape          parameters
+        w_q             Linear                     b q d    2 × 5 × 12            156
         w_k             Linear                     b k d    2 × 7 × 12            156
         w_v             Linear                     b k d    2 × 7 × 12            156
-        w_q             Linear                     b q d    2 × 5 × 12            156
         attention       queries                    b h q e  2 × 3 × 5 × 4
         attention       keys                       b h k e  2 × 3 × 7 × 4
         attention       values                     b h k e  2 × 3 × 7 × 4

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from minitransformer.attention import Backend, Mask, ScaledDotProductAttention
-from minitransformer.packing import PackedMask, Packing
+from minitransformer.decoding import KVCache
 from minitransformer.positional_encoding import ALiBi, RotaryPositionalEncoding
 
 __all__ = ["MultiHeadAttention"]
@@ -75,6 +75,7 @@ class MultiHeadAttention(nn.Module):
                 "positional_encoding must be None, 'rotary' or 'alibi', "
                 f"got {positional_encoding!r}"
             )
+        self.d_model = d_model
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.d_k = d_model // num_heads
@@ -91,46 +92,46 @@ class MultiHeadAttention(nn.Module):
         """(b, n, heads·e) → (b, heads, n, e)."""
         return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
 
-    def keys_values(
-        self, key: Tensor, value: Tensor, start: int = 0, packing: Packing | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Project keys and values, (b, k, d), to heads, (b, kv heads, k, e): what caches store.
-
-        `start` is the position of the first key; with a `packing` they come as (tokens, d).
-        """
-        keys, values = self.w_k(key), self.w_v(value)
-        if packing is not None:
-            keys, values = packing.unpack(keys), packing.unpack(values)
-        keys, values = self.split_heads(keys), self.split_heads(values)
-        return keys if self.rotary is None else self.rotary(keys, start), values
-
-    def attend(
+    def forward(
         self,
         query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Mask | PackedMask | None = None,
-        start: int = 0,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """Attend from `query`, (b, q, d), to projected keys and values; returns (b, q, d).
+        """Attend with every head and mix what they bring.
 
-        `start` is the position of the first query. With a `PackedMask` queries come and go as
-        (tokens, d).
+        Args:
+            query: (b, q, d), floating point.
+            key: (b, k, d).
+            value: (b, k, d).
+            mask: boolean, (q, k), or broadcastable to (b, h, q, k) with as many axes; True = may be
+                attended. Or "causal".
+            cache: keys and values of the positions before these, to be attended too; k counts them.
+
+        Returns:
+            (b, q, d).
+
+        Raises:
+            TypeError: if `mask` is not boolean.
+            ValueError: if a width is not d_model, or shapes do not fit together.
         """
-        queries, packing = self.w_q(query), None
-        if isinstance(mask, PackedMask):
-            packing = mask.queries
-            mask, queries = mask.mask, packing.unpack(queries)
-        queries = self.split_heads(queries)
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.size(-1) != self.d_model:
+                raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")
+        queries = self.split_heads(self.w_q(query))
+        keys, values = self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
         if self.rotary is not None:
-            queries = self.rotary(queries, start)
-        heads = self.attend_heads(queries, keys, values, mask).transpose(-3, -2).flatten(-2)
-        return self.w_o(heads if packing is None else packing.pack(heads))
+            start = 0 if cache is None else cache.length
+            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
+        if cache is not None:
+            keys, values = cache.extend(keys, values)
+        heads = self.attend(queries, keys, values, mask)
+        return self.w_o(heads.transpose(-3, -2).flatten(-2))
 
-    def attend_heads(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None
-    ) -> Tensor:
-        """What each head brings, (b, h, q, e)."""
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
+        """What each head brings, (b, h, q, e), of keys and values (b, kv heads, k, e)."""
         if isinstance(mask, Tensor) and mask.dim() == 3 and queries.dim() == 4:
             raise ValueError(
                 f"mask must have 2 or 4 axes, got shape {tuple(mask.shape)}; `mask[:, None]` is "
@@ -143,28 +144,3 @@ class MultiHeadAttention(nn.Module):
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
         return self.attention(queries, keys, values, mask, bias)
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None = None
-    ) -> Tensor:
-        """Attend with every head and mix what they bring.
-
-        Args:
-            query: (b, q, d), floating point.
-            key: (b, k, d).
-            value: (b, k, d).
-            mask: boolean, (q, k), or broadcastable to (b, h, q, k) with as many axes; True = may be
-                attended. Or "causal".
-
-        Returns:
-            (b, q, d).
-
-        Raises:
-            TypeError: if `mask` is not boolean.
-            ValueError: if a width is not d_model, or shapes do not fit together.
-        """
-        d_model = self.w_q.in_features
-        for name, x in (("query", query), ("key", key), ("value", value)):
-            if x.size(-1) != d_model:
-                raise ValueError(f"{name} must have width d_model={d_model}, got {x.size(-1)}")
-        return self.attend(query, *self.keys_values(key, value), mask)

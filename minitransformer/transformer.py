@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import padding_mask
-from minitransformer.checks import check_instance, check_target_ids
+from minitransformer.checks import check_ids, check_rows, check_targets
 from minitransformer.config import TransformerConfig
+from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, Encoder, LayerCache
-from minitransformer.packing import PackedMask, Packing, up_to_last
+from minitransformer.encoder_decoder import Decoder, Encoder
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
 from minitransformer.pretrained import Pretrained
-from minitransformer.training import linear_cross_entropy
+from minitransformer.training import label_smoothing_loss
 
 __all__ = ["Transformer"]
 
@@ -83,7 +83,7 @@ class TokenModel(Pretrained):
         x = embedding(ids)
         if self.positions is not None:
             x = self.positions(x, start if left_padding is None else start - left_padding)
-        return self.dropout(x)
+        return x
 
 
 class Transformer(TokenModel):
@@ -142,14 +142,15 @@ class Transformer(TokenModel):
         """
         check_ids("src_ids", src_ids)
         src_mask = padding_mask(src_ids, self.config.pad_id)
-        return self.encoder(self.embed(self.src_embedding, src_ids), src_mask), src_mask
+        src = self.dropout(self.embed(self.src_embedding, src_ids))
+        return self.encoder(src, src_mask), src_mask
 
     def decode(
         self,
         tgt_ids: Tensor,
         memory: Tensor,
         memory_mask: Tensor,
-        caches: Sequence[LayerCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """Score the token that follows each target position.
 
@@ -159,7 +160,7 @@ class Transformer(TokenModel):
             tgt_ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
             memory: from `encode`, (b, s, d).
             memory_mask: from `encode`, (b, 1, 1, s).
-            caches: a `LayerCache` for each decoder layer; `tgt_ids` follow what they hold.
+            caches: a `KVCache` for each decoder layer; `tgt_ids` follow what they hold.
 
         Returns:
             Logits, (b, t, v).
@@ -171,7 +172,7 @@ class Transformer(TokenModel):
         """
         check_ids("tgt_ids", tgt_ids)
         start = cached_length(caches, len(self.decoder.layers))
-        tgt = self.embed(self.tgt_embedding, tgt_ids, start)
+        tgt = self.dropout(self.embed(self.tgt_embedding, tgt_ids, start))
         return self.output_projection(self.decoder(tgt, memory, "causal", memory_mask, caches))
 
     def forward(self, src_ids: Tensor, tgt_ids: Tensor) -> Tensor:
@@ -194,7 +195,7 @@ class Transformer(TokenModel):
     def loss(
         self, src_ids: Tensor, tgt_ids: Tensor, targets: Tensor, *, smoothing: float = 0.1
     ) -> Tensor:
-        """The `label_smoothing_loss` of `forward`, computed without anything for padding.
+        """The `label_smoothing_loss` of `forward`, by the fast way if nobody changed it.
 
         Args:
             src_ids: (b, s), an integer dtype.
@@ -210,29 +211,18 @@ class Transformer(TokenModel):
             ValueError: as in `forward`; if `targets` and `tgt_ids` differ in shape, a target that
                 is not padding lies outside the vocabulary, or all are padding.
         """
+        from minitransformer import fast
+
         check_rows(src_ids, tgt_ids)
         pad_id = self.config.pad_id
         check_targets(tgt_ids, targets, self.config.tgt_vocab_size, pad_id)
-        src, tgt = Packing(src_ids != pad_id), Packing(up_to_last(targets != pad_id))
-        src_mask = padding_mask(src_ids, pad_id)
-        memory = src.pack(self.embed(self.src_embedding, src_ids))
-        memory = self.encoder(memory, PackedMask(src_mask, src, src))
-        x = tgt.pack(self.embed(self.tgt_embedding, tgt_ids))
-        x = self.decoder(x, memory, PackedMask("causal", tgt, tgt), PackedMask(src_mask, tgt, src))
-        weight, targets = self.output_projection.weight, tgt.pack(targets)
-        return linear_cross_entropy(x, weight, targets, smoothing=smoothing, pad_id=pad_id)
+        if fast.serves(self):
+            return fast.translation_loss(self, src_ids, tgt_ids, targets, smoothing)
+        logits = self(src_ids, tgt_ids)
+        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
 
 
-def check_ids(name: str, ids: Tensor) -> None:
-    """Raise an error unless ids are a non-empty (b, length)."""
-    check_instance(name, ids, Tensor)
-    if ids.dim() != 2 or 0 in ids.shape:
-        raise ValueError(
-            f"{name} must have shape (b, length), both at least 1, got {(*ids.shape,)}"
-        )
-
-
-def cached_length(caches: Sequence[LayerCache] | None, num_layers: int) -> int:
+def cached_length(caches: Sequence[KVCache] | None, num_layers: int) -> int:
     """How many positions the caches of a stack hold, one for each layer; 0 without any."""
     if caches is None:
         return 0
@@ -242,25 +232,3 @@ def cached_length(caches: Sequence[LayerCache] | None, num_layers: int) -> int:
     if len(set(lengths)) > 1:
         raise ValueError(f"caches must hold the same number of positions, got {lengths}")
     return lengths[0]
-
-
-def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
-    """Raise an error unless there is a source for each target."""
-    check_ids("src_ids", src_ids)
-    check_ids("tgt_ids", tgt_ids)
-    if src_ids.size(0) != tgt_ids.size(0):
-        raise ValueError(
-            "src_ids and tgt_ids must have as many rows, "
-            f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
-        )
-
-
-def check_targets(ids: Tensor, targets: Tensor, vocab_size: int, pad_id: int) -> None:
-    """Raise an error unless there is a target for each id, and one that is not padding."""
-    check_ids("ids", ids)
-    check_instance("targets", targets, Tensor)
-    if ids.shape != targets.shape:
-        raise ValueError(
-            f"ids and targets must have the same shape, got {(*ids.shape,)} and {(*targets.shape,)}"
-        )
-    check_target_ids(targets, vocab_size, pad_id)

@@ -103,7 +103,7 @@ def test_documents_that_do_not_see_each_other_are_as_if_alone(scheme):
 def test_prefix_can_be_decoded_first_and_the_rest_with_a_cache(changes):
     model = decoder_only_model(**changes)
     everything = causal_mask(5) | (torch.arange(5) < 3)
-    caches = [KVCache(5) for _ in model.decoder.layers]
+    caches = [KVCache() for _ in model.decoder.layers]
     parts = [model.decode(TGT_IDS[:, :3], caches, mask=everything[:3, :3])]
     parts += [
         model.decode(TGT_IDS[:, n : n + 1], caches, mask=everything[[n], : n + 1]) for n in (3, 4)

@@ -23,14 +23,6 @@ def test_drops_the_share_and_scales_the_rest(p):
     assert y.mean().item() == pytest.approx(1.0, abs=5 * (p / (1 - p) / n) ** 0.5)
 
 
-def test_neighbours_are_dropped_independently():
-    """Four elements share one random number: none may tell of another."""
-    torch.manual_seed(0)
-    dropped = (Dropout(0.5)(torch.ones(100_000, 4)) == 0).float()
-    assert_same(torch.corrcoef(dropped.T), torch.eye(4), 0.02)
-    assert_same(dropped.mean(dim=0), torch.full((4,), 0.5), 0.01)
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 5, 3), (0, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_shape_and_dtype_stay(shape, dtype):

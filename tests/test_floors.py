@@ -10,16 +10,19 @@ import pytest
 import minitransformer
 
 PACKAGE = Path(minitransformer.__file__).parent
-MODULES = sorted(PACKAGE.glob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 300  # lines; a longer module is two ideas
+A_DOZEN = 12  # modules beside `__init__`; a room with more is two rooms
 
 FLOORS = [
     {"checks", "files"},
     {
         "attention",
         "beam_search",
+        "decoding",
         "dropout",
-        "lexicon",
+        "fast.cross_entropy",
+        "tasks.lexicon",
         "merging",
         "plotting",
         "positional_encoding",
@@ -27,32 +30,46 @@ FLOORS = [
         "tokenizer_file",
         "training",
     },
-    {"packing"},
     {
         "embeddings",
+        "fast.dropout",
+        "fast.packing",
         "feed_forward",
-        "inflection",
         "inspection",
         "layer_norm",
         "multi_head_attention",
+        "tasks",
+        "tasks.inflection",
         "tokenization",
     },
-    {"byte_pair_encoding", "config", "encoder_decoder", "noun_phrases"},
-    {"fast_decoding", "model_card", "wordpiece"},
+    {"byte_pair_encoding", "config", "encoder_decoder", "fast.attention", "tasks.noun_phrases"},
+    {"fast.single_position", "model_card", "wordpiece"},
     {"pretrained"},
     {"transformer"},
     {"decoder_only"},
-    {"untouched"},
-    {"checkpoint", "data", "decoding"},
-    {"grammar", "inference", "multi30k", "number_words"},
+    {"fast.decoding", "fast.training", "fast.untouched"},
+    {"fast"},
+    {"checkpoint", "data"},
+    {"inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
     {"trainer"},
     {"language_model"},
     {"__init__"},
     {"__main__"},
 ]
 FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
+DOOR = "fast"
+THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
+"""Whose `loss` and `generate` take the fast way, which the models look for when called."""
+ROOMS = ("fast", "tasks")
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+
+def name_of(path: Path) -> str:
+    """How a module is called inside the package; a room by its own name."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+each_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
 
 
 def imported_modules(source: str) -> set[str]:
@@ -72,14 +89,34 @@ def imported_modules(source: str) -> set[str]:
     return {name if name in FLOOR_OF else "__init__" for name in ours}
 
 
+def room_of(name: str) -> str:
+    """The room that a module lies in; the ten ideas have none."""
+    return name.split(".")[0] if name.split(".")[0] in ROOMS else ""
+
+
 @each_module
 def test_module_builds_on_floors_below(path):
     above = [
         name
         for name in imported_modules(path.read_text(encoding="utf-8"))
-        if FLOOR_OF[name] >= FLOOR_OF[path.stem]
+        if FLOOR_OF[name] >= FLOOR_OF[name_of(path)]
+        and not (name == DOOR and name_of(path) in THROUGH_THE_DOOR)
     ]
     assert above == []
+
+
+@each_module
+def test_the_ten_ideas_know_no_room_but_through_the_door(path):
+    if name_of(path) in ("__init__", "__main__"):  # the package as a whole, and its command
+        return
+    for name in imported_modules(path.read_text(encoding="utf-8")):
+        is_door = name == DOOR and name_of(path) in THROUGH_THE_DOOR
+        assert room_of(name) in ("", room_of(name_of(path))) or is_door
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_is_one_room(room):
+    assert len([path for path in MODULES if room_of(name_of(path)) == room]) <= A_DOZEN + 1
 
 
 @each_module
@@ -88,7 +125,7 @@ def test_module_is_one_idea(path):
 
 
 def test_every_module_has_a_floor():
-    assert {path.stem for path in MODULES} <= FLOOR_OF.keys()
+    assert {name_of(path) for path in MODULES} == FLOOR_OF.keys()
 
 
 @pytest.mark.parametrize(
@@ -99,6 +136,9 @@ def test_every_module_has_a_floor():
         ("from minitransformer import Transformer", {"__init__"}),
         ("from minitransformer import data", {"data"}),
         ("from minitransformer.data import Batch", {"data"}),
+        ("from minitransformer import fast", {"fast"}),
+        ("from minitransformer.fast import serves", {"fast"}),
+        ("from minitransformer.fast.packing import Packing", {"fast.packing"}),
         ("if TYPE_CHECKING:\n    from minitransformer.trainer import Trainer", {"trainer"}),
         ("def f():\n    from minitransformer.plotting import plot", {"plotting"}),
         ("from minitransformer import Transformer, data", {"__init__", "data"}),

@@ -1,5 +1,6 @@
 """Generation writes what the model's scores say: greedily, at random, in batches, alone."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,13 +19,16 @@ from minitransformer import (
     TransformerConfig,
     WordTokenizer,
     complete,
+    fast,
     generate,
+    inference,
     next_token_probs,
     pad_rows,
     record_attention,
     translate,
 )
-from minitransformer.decoding import Decoding
+from minitransformer.decoding import WholeTexts
+from minitransformer.fast import Decoding
 from minitransformer.inference import evaluating
 
 
@@ -165,7 +169,7 @@ def test_what_was_recorded_while_writing_can_be_trained_on():
     model = small_model()
     with record_attention(model) as maps, evaluating(model):
         generate(model, SRC_IDS, max_new_tokens=6)
-        logits = Decoding(model, SRC_IDS, 1, max_new_tokens=6)(None)
+        logits = WholeTexts(model, SRC_IDS, 1, max_new_tokens=6)(None)
     assert not any(tensor.is_inference() for tensor in (logits, *maps.values()))
 
 
@@ -214,14 +218,22 @@ def test_length_stays_within_the_limits(options, length):
             assert len(real) == 7 or real[-1] >= 20
 
 
-def test_rows_that_have_ended_are_not_computed_any_more(copier):
+@pytest.mark.parametrize("kind", [Decoding, WholeTexts])
+def test_rows_that_have_ended_are_not_computed_any_more(copier, kind, monkeypatch):
     model, _, _, src_ids = copier
     sizes = []
-    hook = model.positions.register_forward_hook(lambda _, args, x: sizes.append(x.size(0)))
-    generate(model, src_ids, max_new_tokens=9)
-    hook.remove()
-    # The sources are read; then of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.
-    assert sizes == [10, 10, 10, 7, 4, 2]
+
+    class Counted(kind):
+        def __call__(self, tokens):
+            logits = super().__call__(tokens)
+            sizes.append(len(logits))
+            return logits
+
+    monkeypatch.setattr(inference, kind.__name__, Counted)
+    with nullcontext() if kind is Decoding else fast.disabled():
+        generate(model, src_ids, max_new_tokens=9)
+    # Of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.
+    assert sizes == [10, 10, 7, 4, 2]
 
 
 # --- sampling

@@ -8,6 +8,7 @@ from helpers import assert_same, randn, shaken, torch_attention
 
 from minitransformer import (
     ALiBi,
+    KVCache,
     MultiHeadAttention,
     RotaryPositionalEncoding,
     causal_mask,
@@ -88,14 +89,6 @@ def test_order_of_keys_does_not_matter():
     assert_same(shuffled, attention(query, key, value, PADDING))
 
 
-def test_projected_once_is_the_same_as_projected_inside():
-    attention = shaken(MultiHeadAttention(D, H))
-    query, key, value = inputs()
-    keys, values = attention.keys_values(key, value)
-    assert keys.shape == values.shape == (B, H, K, E)
-    assert_same(attention.attend(query, keys, values, PADDING), attention(*inputs(), PADDING))
-
-
 @each_backend
 def test_drops_weights_only_while_training(backend):
     attention = MultiHeadAttention(D, H, dropout=0.5, backend=backend)
@@ -127,9 +120,9 @@ def test_shared_heads_equal_full_heads_with_repeated_projections(num_kv_heads, b
 
 
 def test_shared_heads_make_a_cache_smaller():
-    attention = MultiHeadAttention(D, 6, num_kv_heads=2)
-    keys, values = attention.keys_values(*inputs()[1:])
-    assert keys.shape == values.shape == (B, 2, K, 2)
+    attention, cache = MultiHeadAttention(D, 6, num_kv_heads=2), KVCache()
+    attention(*inputs(), cache=cache)
+    assert cache.keys.shape == cache.values.shape == (B, 2, K, 2)
     count = sum(parameter.numel() for parameter in attention.parameters())
     assert count == 2 * (D * D + D) + 2 * (D * 4 + 4)
 
@@ -152,23 +145,30 @@ def test_rotary_turns_queries_and_keys_but_not_values(backend, num_kv_heads):
     plain.load_state_dict(attention.state_dict())
     query, key, value = inputs()
     turn = RotaryPositionalEncoding(E)
-    keys, values = plain.keys_values(key, value)
-    queries = turn(plain.split_heads(plain.w_q(query)), 2)
+    queries, keys, values = (
+        plain.split_heads(w(x))
+        for w, x in ((plain.w_q, query), (plain.w_k, key), (plain.w_v, value))
+    )
+    queries = turn(queries)
     group = H // num_kv_heads
     heads = scaled_dot_product_attention(
         queries, turn(keys).repeat_interleave(group, 1), values.repeat_interleave(group, 1), CAUSAL
     )
     expected = plain.w_o(heads.transpose(1, 2).flatten(2))
-    turned_keys, same_values = attention.keys_values(key, value)
-    assert torch.equal(same_values, values)
-    assert_same(attention.attend(query, turned_keys, same_values, CAUSAL, start=2), expected)
+    cache = KVCache()
+    assert_same(attention(query, key, value, CAUSAL, cache), expected)
+    assert torch.equal(cache.values, values)
+    assert_same(cache.keys, turn(keys))
 
 
 @each_backend
 def test_alibi_is_added_to_the_scores(backend):
     attention = shaken(MultiHeadAttention(D, H, positional_encoding="alibi", backend=backend))
     query, key, value = inputs()
-    keys, values = attention.keys_values(key, value)
+    keys, values = (
+        attention.split_heads(attention.w_k(key)),
+        attention.split_heads(attention.w_v(value)),
+    )
     queries = attention.split_heads(attention.w_q(query))
     scores = queries @ keys.mT / math.sqrt(E) + ALiBi(H)(Q, K)
     weights = scores.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
@@ -181,13 +181,11 @@ def test_cached_attention_equals_full_attention(scheme):
     attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, positional_encoding=scheme))
     x = inputs()[1]
     full = attention(x, x, x, causal_mask(K))
-    keys, values = attention.keys_values(x, x)
+    cache = KVCache()
     for start, end in ((0, 3), (3, 4), (4, K)):
-        new_keys, _ = attention.keys_values(x[:, start:end], x[:, start:end], start)
-        assert_same(new_keys, keys[:, :, start:end])
-        mask = causal_mask(end - start, end)
-        part = attention.attend(x[:, start:end], keys[:, :, :end], values[:, :, :end], mask, start)
-        assert_same(part, full[:, start:end])
+        new, mask = x[:, start:end], causal_mask(end - start, end)
+        assert_same(attention(new, new, new, mask, cache), full[:, start:end])
+        assert cache.length == end
 
 
 def test_unknown_scheme_is_refused():

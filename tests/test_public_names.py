@@ -12,7 +12,10 @@ import pytest
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-MODULES = [sys.modules[f"minitransformer.{path.stem}"] for path in PACKAGE.glob("[!_]*.py")]
+ROOMS = ("fast", "tasks")
+FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
+NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
+MODULES = [sys.modules[name] for name in NAMES]
 OBJECTS = {name: getattr(mt, name) for name in mt.__all__}
 CALLABLES = [name for name, value in OBJECTS.items() if callable(value)]
 each_callable = pytest.mark.parametrize("name", CALLABLES)
@@ -47,8 +50,8 @@ def test_name_belongs_to_one_module(name):
 
 
 def test_nothing_else_is_in_sight():
-    """What `help` and completion offer: the public names and the modules."""
-    modules = {path.stem for path in PACKAGE.glob("[!_]*.py")}
+    """What `help` and completion offer: the public names, the modules and the rooms."""
+    modules = {path.parts[0].removesuffix(".py") for path in FILES}
     offered = {name for name in vars(mt) if not name.startswith("_")}
     assert offered - modules <= set(mt.__all__)
 
@@ -57,7 +60,8 @@ def test_nothing_else_is_in_sight():
 def test_name_is_explained(name):
     docstring = inspect.getdoc(OBJECTS[name]) or ""
     assert docstring.split("\n")[0].endswith((".", ":"))
-    if inspect.getmodule(OBJECTS[name]).__name__ != "minitransformer.plotting":
+    module = inspect.getmodule(OBJECTS[name]).__name__
+    if module != "minitransformer.plotting" and not module.startswith("minitransformer.fast."):
         assert re.search(r"Built in chapter \d", docstring)
 
 
@@ -66,12 +70,17 @@ def test_name_is_used_by_an_example(name):
     assert name in names_in_examples()
 
 
-def test_tour_shows_the_way_and_names_every_module():
-    tour = mt.__doc__
+def test_tour_shows_the_way():
     for step in ("Trainer", "translate", "save_pretrained", "load_translator"):
-        assert step in examples(tour)
-    public = {path.stem for path in PACKAGE.glob("[!_]*.py")}
-    assert public == set(re.findall(r"`(\w+)`", tour.partition("| --- |")[2]))
+        assert step in examples(mt.__doc__)
+
+
+@pytest.mark.parametrize("room", ["", *ROOMS])
+def test_map_of_a_room_names_every_module(room):
+    there = sys.modules["minitransformer" + ("." + room if room else "")]
+    public = {path.stem for path in FILES if path.parent == Path(room)}
+    named = set(re.findall(r"`(\w+)`", there.__doc__.partition("| --- |")[2]))
+    assert named == (public if room else public | set(ROOMS))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from minitransformer import (
     WordTokenizer,
     collate,
     exact_match,
+    fast,
     label_smoothing_loss,
     load_checkpoint,
     load_translator,
@@ -485,11 +487,13 @@ def compiled_layers(trainer):
 @pytest.mark.parametrize("compiled", [compiled_whole, compiled_layers])
 def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, compiled):
     straight, stopped = copying_trainer(6), copying_trainer(6)
-    straight.fit(progress=False)
-    compiled(stopped)
-    stopped.fit(3, checkpoint=tmp_path / "compiled", progress=False)
-    resumed = Trainer.resume(tmp_path / "compiled", PAIRS)
-    resumed.fit(progress=False)
+    # Compiled parts are called, which is the plain way, and that draws other numbers for dropout.
+    with fast.disabled() if compiled is compiled_layers else nullcontext():
+        straight.fit(progress=False)
+        compiled(stopped)
+        stopped.fit(3, checkpoint=tmp_path / "compiled", progress=False)
+        resumed = Trainer.resume(tmp_path / "compiled", PAIRS)
+        resumed.fit(progress=False)
     assert_same_training(resumed, straight)
     stopped.model.save_pretrained(tmp_path / "folder", **stopped.tokenizers)
     model, *_ = load_translator(tmp_path / "folder")
@@ -525,13 +529,30 @@ def test_frozen_parameters_stay_frozen(tmp_path, model_changes, frozen):
         assert torch.equal(weight, before[name]) == (name in frozen), name
 
 
-def test_training_draws_nothing_that_others_could_draw():
+@pytest.mark.parametrize("way", ["fast", "plain"])
+def test_training_draws_nothing_that_others_could_draw(way, monkeypatch):
     """Others, in a thread, say, draw from the global generator in the middle of each step."""
     alone, disturbed = copying_trainer(6), copying_trainer(6)
-    for layer in disturbed.model.decoder.layers:
-        layer.register_forward_pre_hook(lambda *_: (torch.rand(3), None)[1])
-    alone.fit(progress=False)
-    disturbed.fit(progress=False)
+    draws = []
+
+    def draw(*_):
+        draws.append(torch.rand(3))
+
+    with nullcontext() if way == "fast" else fast.disabled():
+        alone.fit(progress=False)
+        if way == "fast":
+            attend = fast.training.packed_attention
+
+            def disturbing(*args, **named):
+                draw()
+                return attend(*args, **named)
+
+            monkeypatch.setattr(fast.training, "packed_attention", disturbing)
+        else:
+            for layer in disturbed.model.decoder.layers:
+                layer.register_forward_pre_hook(draw)
+        disturbed.fit(progress=False)
+    assert len(draws) >= 12
     assert_same_training(disturbed, alone)
 
 

@@ -43,7 +43,9 @@ def requirements(wheel):
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    modules = {f"minitransformer/{path.name}" for path in (ROOT / "minitransformer").glob("*.py")}
+    modules = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "minitransformer").rglob("*.py")
+    }
     assert names == modules | {"minitransformer/py.typed"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 

@@ -86,6 +86,7 @@ def processor(
         "ONEDNN_MAX_CPU_ISA": onednn,
         "MKL_ENABLE_INSTRUCTIONS": mkl,
         "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",  # there may be more threads than cores
     }
 
 

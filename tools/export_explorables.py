@@ -21,7 +21,7 @@ from torch import Tensor
 
 import minitransformer as mt
 from minitransformer.beam_search import beam_search
-from minitransformer.decoding import Decoding
+from minitransformer.fast import Decoding
 from minitransformer.merging import learn_merges
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig

@@ -165,7 +165,7 @@ def definitions(source: str) -> dict[str, Definition]:
 def public_definitions(package: Path = PACKAGE) -> dict[str, str]:
     """The source of each public function and class of the package, by name."""
     found: dict[str, str] = {}
-    for path in sorted(package.glob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         defined = definitions(source)
         for name in public_names(ast.parse(source)):
@@ -336,11 +336,11 @@ def tidy_outputs(outputs: list[NotebookNode], count: int) -> Iterator[NotebookNo
 
 
 def small_png(encoded: str) -> str:
-    """The picture with a palette of 128 colours: a chart looks the same at a third of the size."""
+    """The picture with a palette of 64 colours: a chart looks the same at a third of the size."""
     with Image.open(BytesIO(base64.b64decode(encoded))) as picture:
         if picture.mode == "P":
             return encoded
-        palette = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        palette = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
     file = BytesIO()
     palette.save(file, "png", optimize=True)
     return base64.b64encode(file.getvalue()).decode()

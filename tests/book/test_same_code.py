@@ -15,7 +15,7 @@ each_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.
 
 def modules_of(chapter: int) -> list[ast.Module]:
     """The modules whose docstring says that this chapter builds them."""
-    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob("*.py")]
+    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
     built_here = re.compile(rf"Built in chapter {chapter}\b")
     return [module for module in modules if built_here.search(ast.get_docstring(module) or "")]
 

@@ -9,6 +9,7 @@ import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -55,8 +56,25 @@ STICKS_OUT = """() => {
         .map((e) => e.outerHTML.slice(0, 200));
 }"""
 
-SIZES = """() => [...document.querySelectorAll("html, article, article .math")]
-    .map((box) => [box.tagName, box.scrollWidth, box.scrollHeight])"""
+# Size and weight of the headings, level by level.
+HEADINGS = """() => ["h1", "h2", "h3", "h4"]
+    .map((level) => [...document.querySelectorAll(`.bd-article ${level}`)]
+        .map((heading) => getComputedStyle(heading))
+        .map((style) => [parseFloat(style.fontSize), parseFloat(style.fontWeight)]))
+    .filter((levels) => levels.length)"""
+
+# In one breath, before anything else on the page can change.
+SIZES_WITHOUT_AND_WITH = """(css) => {
+    const sizes = () => [...document.querySelectorAll("html, article, article .math")]
+        .map((box) => [box.tagName, box.scrollWidth, box.scrollHeight]);
+    const style = document.createElement("style");
+    style.textContent = css;
+    const without = sizes();
+    document.head.append(style);
+    const withIt = sizes();
+    style.remove();
+    return [without, withIt];
+}"""
 
 # Wider letters, as other fonts may have, and what WCAG 2.2 asks to bear (1.4.12).
 WIDER = "article { letter-spacing: 0.12em; word-spacing: 0.16em }"
@@ -208,11 +226,18 @@ def test_page_has_room_for_wider_letters(visit):
 
 def test_what_only_screen_readers_get_takes_no_room(visit):
     """How large the MathML beside a formula would be depends on the fonts; no box scrolls to it."""
-    before = visit.page.evaluate(SIZES)
-    larger = visit.page.add_style_tag(content="mjx-assistive-mml { font-size: 300% }")
-    after = visit.page.evaluate(SIZES)
-    larger.evaluate("style => style.remove()")
-    assert after == before
+    larger = "mjx-assistive-mml { font-size: 300% }"
+    without, with_it = visit.page.evaluate(SIZES_WITHOUT_AND_WITH, larger)
+    assert with_it == without
+
+
+def test_headings_show_their_order(visit):
+    """A heading is clearly larger than those of the next level, and never lighter."""
+    levels = visit.page.evaluate(HEADINGS)
+    for above, below in pairwise(levels):
+        for (size, weight), (smaller, lighter) in product(above, below):
+            assert size >= 1.15 * smaller
+            assert weight >= lighter
 
 
 def test_page_is_light(visit):

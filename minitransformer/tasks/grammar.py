@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from minitransformer.data import TextPair
-from minitransformer.inflection import (
+from minitransformer.tasks.inflection import (
     ADVERBS,
     VERBS,
     Phrase,
@@ -23,8 +23,8 @@ from minitransformer.inflection import (
     german_verb,
     german_verb_last,
 )
-from minitransformer.lexicon import CONJUNCTIONS
-from minitransformer.noun_phrases import (
+from minitransformer.tasks.lexicon import CONJUNCTIONS
+from minitransformer.tasks.noun_phrases import (
     Draw,
     Nominal,
     draw_adjective,
@@ -241,7 +241,7 @@ def grammar_sentences(
     - `held_out`: distinct sentences drawn the same way, of 6 words or more (shorter ones are too
       few, and training needs them).
     - `composition`: distinct sentences that hold an adjective-noun pair of `HELD_OUT_PHRASES` in
-      `minitransformer.lexicon`, such as "old dog".
+      `minitransformer.tasks.lexicon`, such as "old dog".
     - `deep`: distinct sentences in which clauses nest two deep, as a relative clause in a
       that-clause.
 

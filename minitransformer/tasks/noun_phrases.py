@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from minitransformer.inflection import (
+from minitransformer.tasks.inflection import (
     ADJECTIVES,
     DETERMINERS,
     NOUNS,
@@ -20,7 +20,7 @@ from minitransformer.inflection import (
     Phrase,
     Pronoun,
 )
-from minitransformer.lexicon import ENDINGS, HELD_OUT_PHRASES
+from minitransformer.tasks.lexicon import ENDINGS, HELD_OUT_PHRASES
 
 __all__ = [
     "Draw",

@@ -3,8 +3,6 @@
 A step of decoding multiplies a few vectors by every matrix of the model. Its time is the reading
 of those matrices, and what Python and PyTorch do between two products. So the three projections
 of self-attention are one product, and operations are called without the modules around them.
-
-Built in chapter 10.
 """
 
 from collections.abc import Callable
@@ -13,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection
-from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer, LayerCache
+from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
+from minitransformer.fast.attention import attend
 from minitransformer.layer_norm import LayerNorm, ResidualConnection
-from minitransformer.multi_head_attention import MultiHeadAttention
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -59,7 +58,6 @@ class SinglePositionLayer:
         self.project = Product(*(getattr(layer.self_attention, w) for w in ("w_q", "w_k", "w_v")))
         self.mix = Product(layer.self_attention.w_o)
         residuals = [layer.residual_1, layer.residual_2]
-        self.cross_attention: MultiHeadAttention | None = None
         if isinstance(layer, DecoderLayer):
             self.cross_attention = layer.cross_attention
             self.ask = Product(layer.cross_attention.w_q)
@@ -73,18 +71,23 @@ class SinglePositionLayer:
         self.norms = [(residual.norm_first, plain_norm(residual)) for residual in residuals]
 
     def __call__(
-        self, x: Tensor, cache: LayerCache, mask: Tensor | None, memory_mask: Tensor | None
+        self,
+        x: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        memory: tuple[Tensor, Tensor] | None,
+        memory_mask: Tensor | None,
     ) -> Tensor:
-        """Transform x, (rows, d); masks as in the layer."""
+        """Transform x, (rows, d); `memory` are projected keys and values, masks as in the layer."""
         sublayers: list[Sublayer] = [lambda x: self.self_attend(x, cache, mask)]
-        if self.cross_attention is not None:
-            sublayers.append(lambda x: self.cross_attend(x, cache, memory_mask))
+        if memory is not None:
+            sublayers.append(lambda x: self.cross_attend(x, *memory, memory_mask))
         sublayers.append(self.feed_forward)
         for (norm_first, norm), sublayer in zip(self.norms, sublayers, strict=True):
             x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
         return x
 
-    def self_attend(self, x: Tensor, cache: LayerCache, mask: Tensor | None) -> Tensor:
+    def self_attend(self, x: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
         attention, start = self.self_attention, cache.length
         num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
         heads = self.project(x).view(x.size(0), -1, 1, attention.d_k)
@@ -94,11 +97,11 @@ class SinglePositionLayer:
         keys, values = cache.extend(keys, values)
         return self.mix(attend(attention, queries, keys, values, mask).flatten(1))
 
-    def cross_attend(self, x: Tensor, cache: LayerCache, memory_mask: Tensor | None) -> Tensor:
-        assert self.cross_attention is not None
-        assert cache.memory is not None
-        attention, (keys, values) = self.cross_attention, cache.memory
+    def cross_attend(
+        self, x: Tensor, keys: Tensor, values: Tensor, memory_mask: Tensor | None
+    ) -> Tensor:
         # In beam search several rows ask one row of the memory: more queries to its keys.
+        attention = self.cross_attention
         queries = self.ask(x).view(keys.size(0), -1, attention.num_heads, attention.d_k)
         heads = attend(attention, queries.transpose(1, 2), keys, values, memory_mask)
         return self.mix_memory(heads.transpose(1, 2).reshape(x.shape))
@@ -106,25 +109,6 @@ class SinglePositionLayer:
     def feed_forward(self, x: Tensor) -> Tensor:
         inner = self.activation(self.widen(x))
         return self.narrow(inner if self.gate is None else inner * self.gate(x))
-
-
-def attend(
-    attention: MultiHeadAttention,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-) -> Tensor:
-    """`MultiHeadAttention.attend_heads`, without its checks where there is nothing to check."""
-    core = attention.attention
-    if (
-        mask is None
-        and attention.alibi is None
-        and attention.num_kv_heads == attention.num_heads
-        and core.backend == "sdpa"
-    ):
-        return F.scaled_dot_product_attention(queries, keys, values)
-    return attention.attend_heads(queries, keys, values, mask)
 
 
 def plain_norm(residual: ResidualConnection) -> Sublayer:

@@ -1,7 +1,6 @@
 """The real tokens of a padded batch, packed together, so that nothing is computed on padding.
 
-Built in chapter 9. Source: Zeng et al., "Boosting Distributed Training Performance of the
-Unpadded BERT Model" (2022).
+Source: Zeng et al., "Boosting Distributed Training Performance of the Unpadded BERT Model" (2022).
 """
 
 from typing import NamedTuple
@@ -32,8 +31,6 @@ class Packing:
         >>> packing.unpack(torch.tensor([5, 6, 7]))
         tensor([[5, 6],
                 [7, 0]])
-
-    Built in chapter 9.
     """
 
     def __init__(self, real: Tensor) -> None:
@@ -61,8 +58,6 @@ class PackedMask(NamedTuple):
         >>> rows = Packing(torch.tensor([[True, True], [True, False]]))
         >>> PackedMask("causal", rows, rows).mask
         'causal'
-
-    Built in chapter 9.
     """
 
     mask: Mask

@@ -5,7 +5,7 @@ Part of the grammar of chapter 8.
 
 from typing import NamedTuple
 
-from minitransformer.lexicon import (
+from minitransformer.tasks.lexicon import (
     ADJECTIVE_TABLE,
     ADVERB_TABLE,
     DETERMINER_TABLE,

@@ -1,13 +1,22 @@
-"""Generation writes what `model(...)` scores on whole texts, whatever was done to the model."""
+"""Loss and texts are those of `model(...)`, whatever was done to the model."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers import SRC_IDS, decoder_only_model, each_model, small_model
+from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, each_model, small_model
 from torch import nn
 
 import minitransformer.inference
-from minitransformer import FeedForward, MultiHeadAttention, generate, pad_rows
-from minitransformer.untouched import is_own, is_untouched
+from minitransformer import (
+    FeedForward,
+    MultiHeadAttention,
+    fast,
+    generate,
+    label_smoothing_loss,
+    pad_rows,
+)
+from minitransformer.fast.untouched import is_untouched
 
 pytestmark = pytest.mark.slow
 
@@ -19,10 +28,8 @@ WAYS = {
 }
 
 
-class WholeTexts:
+class EachTextAlone:
     """What `Decoding` does, as plainly as possible: each row alone, all of it in every step."""
-
-    is_fast = False
 
     def __init__(self, model, ids, bos_id, max_new_tokens):
         self.model, self.has_source = model, model.config.num_encoder_layers > 0
@@ -87,6 +94,11 @@ def rolled(function):
 
 def last_layer(model):
     return model.decoder.layers[-1]
+
+
+def first_layer(model):
+    """Of the encoder, where there is one."""
+    return getattr(model, "encoder", model.decoder).layers[0]
 
 
 def nothing(model, patch):
@@ -177,6 +189,14 @@ def function_of_part(model, patch):
     attention.attend = halved(attention.attend)
 
 
+def network_of_first_layer(model, patch):
+    first_layer(model).feed_forward = nn.Identity()
+
+
+def hook_on_first_layer(model, patch):
+    first_layer(model).register_forward_hook(lambda _, args, output: output.roll(1, dims=-1))
+
+
 def forward_of_class_of_model(model, patch):
     patch.setattr(type(model), "forward", rolled(type(model).forward))
 
@@ -190,7 +210,7 @@ def forward_of_class_of_torch(model, patch):
 
 
 def function_of_class(model, patch):
-    patch.setattr(MultiHeadAttention, "attend_heads", halved(MultiHeadAttention.attend_heads))
+    patch.setattr(MultiHeadAttention, "attend", halved(MultiHeadAttention.attend))
 
 
 def call_of_class(model, patch):
@@ -233,6 +253,8 @@ CHANGES = [
     forward_of_model,
     forward_of_part,
     function_of_part,
+    network_of_first_layer,
+    hook_on_first_layer,
     forward_of_class_of_model,
     forward_of_class,
     forward_of_class_of_torch,
@@ -270,11 +292,16 @@ def scores(model, ids):
     return model(ids, texts) if model.config.num_encoder_layers else model(texts)
 
 
-def assert_writes_what_it_scores(model, ids, patch):
-    found = written(model, ids)
+def written_alone(model, ids, patch):
+    """The same three tokens, by `EachTextAlone`."""
     with patch.context() as plainly:
-        plainly.setattr(minitransformer.inference, "Decoding", WholeTexts)
-        expected = written(model, ids)
+        plainly.setattr(minitransformer.inference, "Decoding", EachTextAlone)
+        plainly.setattr(minitransformer.inference, "WholeTexts", EachTextAlone)
+        return written(model, ids)
+
+
+def assert_writes_what_it_scores(model, ids, patch):
+    found, expected = written(model, ids), written_alone(model, ids, patch)
     for way in WAYS:
         assert torch.equal(found[way], expected[way]), way
 
@@ -290,6 +317,27 @@ def test_generation_equals_the_model_on_whole_texts(changes, has_encoder, change
     if change is not nothing:  # else the law would say nothing
         assert (scores(model, ids) - before).abs().max() > 1e-3
     assert_writes_what_it_scores(model, ids, patch)
+
+
+@each_model
+@each_kind
+@pytest.mark.parametrize("change", [nothing, *CHANGES], ids=lambda change: change.__name__)
+def test_loss_equals_that_of_the_model(changes, has_encoder, change, patch):
+    model, ids = model_and_ids(has_encoder, **changes)
+    change(model, patch)
+    inputs = (ids, TGT_IDS) if has_encoder else (TGT_IDS,)
+    targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
+    parameters = list(model.parameters())
+    losses = (
+        model.loss(*inputs, targets, smoothing=0.2),
+        label_smoothing_loss(model(*inputs), targets, smoothing=0.2),
+    )
+    assert_same(*losses)
+    options = {"allow_unused": True, "materialize_grads": True}
+    for ours, theirs in zip(
+        *(torch.autograd.grad(loss, parameters, **options) for loss in losses), strict=True
+    ):
+        assert_same(ours, theirs)
 
 
 def compile_model(model):
@@ -322,9 +370,7 @@ def compile_parts(model):
 def test_compiled_models_write_the_same(has_encoder, change, patch):
     model, ids = model_and_ids(has_encoder)
     compiled = change(model_and_ids(has_encoder)[0])
-    found = written(compiled, ids[:1])
-    patch.setattr(minitransformer.inference, "Decoding", WholeTexts)
-    expected = written(model, ids[:1])
+    found, expected = written(compiled, ids[:1]), written_alone(model, ids[:1], patch)
     for way in WAYS:
         assert torch.equal(found[way], expected[way]), way
 
@@ -341,28 +387,85 @@ def test_hooks_on_what_is_compiled_are_heard(part):
     assert torch.equal(generate(compiled, ids, max_new_tokens=1)[:, 0], first)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @each_kind
-def test_what_takes_no_part_in_decoding_changes_nothing(has_encoder):
+def test_compiled_parts_are_called_in_training(has_encoder):
+    model, ids = model_and_ids(has_encoder)
+    calls = []
+
+    def backend(graph, inputs):
+        return lambda *args: calls.append(1) or graph.forward(*args)
+
+    last_layer(model).feed_forward.compile(backend=backend)
+    model.loss(*((ids, TGT_IDS) if has_encoder else (TGT_IDS,)), TGT_IDS.roll(1, dims=1))
+    assert calls
+    assert not is_untouched(model)
+    assert is_untouched(compile_model(model_and_ids(has_encoder)[0]))
+
+
+@each_kind
+def test_hooks_on_gradients_are_heard(has_encoder):
+    model, ids = model_and_ids(has_encoder)
+    heard = []
+    listened = last_layer(model).feed_forward
+    hooks = [
+        listened.register_full_backward_hook(lambda _, before, after: heard.append("after")),
+        listened.register_full_backward_pre_hook(lambda _, after: heard.append("before")),
+    ]
+    model.loss(*((ids, TGT_IDS) if has_encoder else (TGT_IDS,)), TGT_IDS.roll(1, dims=1)).backward()
+    assert heard == ["before", "after"]
+    for hook in hooks:
+        hook.remove()
+    assert is_untouched(model)
+
+
+@each_kind
+def test_what_takes_no_part_changes_nothing(has_encoder):
     model, _ = model_and_ids(has_encoder)
     model.value_head = nn.Sequential(nn.Linear(12, 1))
     model.value_head.register_forward_hook(lambda _, args, output: output)
-    if has_encoder:
-        model.encoder.layers[0].feed_forward = nn.Identity()
     assert is_untouched(model)
 
 
 @each_kind
-def test_a_derived_class_that_scores_alike_is_untouched(has_encoder):
-    model, _ = model_and_ids(has_encoder)
-    model.__class__ = type("Derived", (type(model),), {"loss": None})
-    assert is_untouched(model)
+def test_a_derived_class_goes_the_plain_way(has_encoder):
+    model, ids = model_and_ids(has_encoder)
+    before = written(model, ids)
+    model.__class__ = type("Derived", (type(model),), {})
+    assert not is_untouched(model)
+    after = written(model, ids)
+    assert all(torch.equal(before[way], after[way]) for way in WAYS)
 
 
-def test_hooks_on_parts_are_shown_the_new_positions_only():
+def test_hooks_on_parts_are_shown_the_whole_texts():
     model, ids = model_and_ids(has_encoder=True)
     sizes = []
     last_layer(model).register_forward_hook(lambda _, args, output: sizes.append(output.shape))
     generate(model, ids, max_new_tokens=3, min_new_tokens=3)
-    assert sizes == [(2, 1, 12)] * 3
-    assert is_own(model)
-    assert not is_untouched(model)
+    assert sizes == [(2, 1, 12), (2, 2, 12), (2, 3, 12)]
+
+
+# --- the switch
+
+
+def test_nothing_is_served_inside_the_block_in_this_thread():
+    model = small_model()
+    with pytest.raises(KeyboardInterrupt), fast.disabled():  # noqa: PT012
+        assert not fast.serves(model)
+        with ThreadPoolExecutor() as threads:
+            assert threads.submit(fast.serves, model).result()
+        raise KeyboardInterrupt
+    assert fast.serves(model)
+
+
+@each_model
+@each_kind
+def test_disabled_writes_and_learns_the_same(changes, has_encoder):
+    model, ids = model_and_ids(has_encoder, **changes)
+    inputs = (ids, TGT_IDS) if has_encoder else (TGT_IDS,)
+    targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
+    loss, texts = model.loss(*inputs, targets), written(model, ids)
+    with fast.disabled():
+        plain_loss, plain_texts = model.loss(*inputs, targets), written(model, ids)
+    assert_same(loss, plain_loss)
+    assert all(torch.equal(texts[way], plain_texts[way]) for way in WAYS)

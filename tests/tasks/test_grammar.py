@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from minitransformer import WordTokenizer, grammar_sentences
-from minitransformer.grammar import Clause, draw_sentence, punctuated
-from minitransformer.inflection import (
+from minitransformer.tasks.grammar import Clause, draw_sentence, punctuated
+from minitransformer.tasks.inflection import (
     ADJECTIVES,
     DETERMINERS,
     NOUNS,
@@ -21,8 +21,8 @@ from minitransformer.inflection import (
     german_verb,
     german_verb_last,
 )
-from minitransformer.lexicon import HELD_OUT_PHRASES
-from minitransformer.noun_phrases import noun_phrase, pronoun, relative_pronoun
+from minitransformer.tasks.lexicon import HELD_OUT_PHRASES
+from minitransformer.tasks.noun_phrases import noun_phrase, pronoun, relative_pronoun
 
 SIZES = {"train": 4000, "held_out": 200, "composition": 200, "deep": 200}
 SUBORDINATORS = {"because", "although", "when", "while", "who", "whom", "that"}

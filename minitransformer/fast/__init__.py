@@ -1,0 +1,60 @@
+"""The same functions, faster: the room behind the models' `loss` and `generate`.
+
+What the ten ideas compute plainly is computed here with less work, and what both compute is the
+same: tests compare loss, gradients, scores and texts on every kind of model. The room has one
+door. `Transformer.loss`, `DecoderOnlyTransformer.loss` and `generate` ask `serves(model)`. Where a
+model is exactly what its classes say, they take the fast way, else the plain one.
+
+| module | what it saves |
+| --- | --- |
+| `untouched` | nothing: it decides whether a model is what its classes say |
+| `packing` | work on padding |
+| `training` | the same, for a whole training step |
+| `cross_entropy` | the memory of all logits at once |
+| `dropout` | random numbers |
+| `attention` | what a kernel need not do |
+| `decoding` | what earlier tokens have computed, and room made anew |
+| `single_position` | operations between the products of one token |
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import nn
+
+from minitransformer.fast.decoding import Decoding
+from minitransformer.fast.training import decoder_only_loss, translation_loss
+from minitransformer.fast.untouched import is_untouched
+
+__all__ = ["Decoding", "decoder_only_loss", "disabled", "serves", "translation_loss"]
+
+_is_open = ContextVar("_is_open", default=True)
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Inside the block everything is computed plainly, module after module, in this thread.
+
+    For whoever reads along, steps through a model with a debugger, or compares.
+
+    Example:
+        >>> import minitransformer as mt
+        >>> config = mt.TransformerConfig.decoder_only(30, num_layers=2, d_model=12, num_heads=3)
+        >>> model, prompt = mt.DecoderOnlyTransformer(config), torch.tensor([[5, 6, 7]])
+        >>> fast = mt.generate(model, prompt, max_new_tokens=4)
+        >>> with disabled():
+        ...     torch.equal(mt.generate(model, prompt, max_new_tokens=4), fast)
+        True
+    """
+    before = _is_open.set(False)
+    try:
+        yield
+    finally:
+        _is_open.reset(before)
+
+
+def serves(model: nn.Module) -> bool:
+    """Whether the fast way computes what the model would: it is untouched, and nothing forbids."""
+    return _is_open.get() and not torch.compiler.is_compiling() and is_untouched(model)

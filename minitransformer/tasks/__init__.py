@@ -1,0 +1,9 @@
+"""The data of tasks: what the book's models are trained on.
+
+| module | chapter | what it holds |
+| --- | --- | --- |
+| `number_words` | 9 | the main job: number words, English to German |
+| `grammar` | 8 | English sentences with their German, from a grammar |
+| `noun_phrases`, `inflection`, `lexicon` | 8 | the parts of that grammar |
+| `multi30k` | 8 | descriptions of pictures in three languages, downloaded |
+"""

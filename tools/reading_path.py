@@ -1,0 +1,107 @@
+"""What a first reading of each chapter takes: its path, without second readings.
+
+    python tools/reading_path.py                 a table
+    python tools/reading_path.py 04_attention    the path itself, as text
+
+A section is a second reading if its heading begins with `Second reading: `, with all sections
+below it. Questions, exercises and further reading come after the path. Code counts where its lines
+can be seen: cells that hide their input do not.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nbformat import NotebookNode
+
+from notebooks import CHAPTERS, is_bootstrap, read, tags
+
+MOST_WORDS = 2_500
+MOST_LINES = 250
+WORDS_A_MINUTE = 200
+LINES_A_MINUTE = 40
+
+LATER = "Second reading: "
+AFTER_THE_PATH = ("Questions readers ask", "Exercises", "Further reading")
+HEADING = re.compile(r"(#+) (.+)")
+FENCE = "```"
+
+
+@dataclass
+class Path:
+    """How long the first reading of a chapter is."""
+
+    words: int
+    lines: int
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes."""
+        return round(self.words / WORDS_A_MINUTE + self.lines / LINES_A_MINUTE)
+
+
+def parts(nb: NotebookNode) -> Iterator[tuple[str, str]]:
+    """Yield what is on the path: pieces of prose ("markdown") and visible code ("code")."""
+    skipping = 0  # the level of the heading that began what is left out, 0 on the path
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            hidden = {"hide-input", "hide-cell", "remove-cell", "remove-input"} & set(tags(cell))
+            if not (skipping or hidden or is_bootstrap(cell)):
+                yield "code", cell.source
+            continue
+        kept, in_code = [], False
+        for line in cell.source.splitlines():
+            in_code ^= line.startswith(FENCE)
+            if not in_code and (heading := HEADING.fullmatch(line)):
+                level, title = len(heading[1]), heading[2].strip()
+                if not skipping or level <= skipping:
+                    skipping = level if title.startswith((LATER, *AFTER_THE_PATH)) else 0
+            if not skipping:
+                kept.append(line)
+        if any(kept):
+            yield "markdown", "\n".join(kept).strip()
+
+
+def words_of(prose: str) -> int:
+    """How many words a reader reads; a formula is one, and a picture none."""
+    prose = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", prose)
+    prose = re.sub(r"\$\$.*?\$\$|\$[^$\n]+\$", " formula ", prose, flags=re.DOTALL)
+    prose = re.sub(r"\]\([^)]*\)|https?://\S+", "] ", prose)
+    return len(re.findall(r"\w[\w'’.,-]*", prose))
+
+
+def path_of(nb: NotebookNode) -> Path:
+    """Measure the path of a chapter."""
+    found = list(parts(nb))
+    words = sum(words_of(text) for kind, text in found if kind == "markdown")
+    lines = sum(
+        bool(line.strip()) for kind, text in found if kind == "code" for line in text.split("\n")
+    )
+    return Path(words, lines)
+
+
+def main() -> None:
+    """Print the table, or the paths of the chapters named."""
+    if names := sys.argv[1:]:
+        for name in names:
+            for kind, text in parts(read(CHAPTERS / f"{name}.ipynb")):
+                print(f"{FENCE}python\n{text}\n{FENCE}\n" if kind == "code" else f"{text}\n")
+        return
+    print(f"{'chapter':<26}{'words':>7}{'lines':>7}{'minutes':>9}   of words, lines in all")
+    for file in sorted(CHAPTERS.glob("*.ipynb")):
+        nb = read(file)
+        path = path_of(nb)
+        words = sum(words_of(c.source) for c in nb.cells if c.cell_type == "markdown")
+        shown = [c for c in nb.cells if c.cell_type == "code" and not is_bootstrap(c)]
+        lines = sum(
+            bool(line.strip())
+            for c in shown
+            if not {"hide-input", "hide-cell"} & set(tags(c))
+            for line in c.source.split("\n")
+        )
+        print(f"{file.stem:<26}{path.words:>7}{path.lines:>7}{path.minutes:>9}   {words}, {lines}")
+
+
+if __name__ == "__main__":
+    main()
