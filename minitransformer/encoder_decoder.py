@@ -98,18 +98,8 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Three sub-layers: masked self-attention, cross-attention to the encoder, feed-forward.
 
-    Args:
-        d_model: width, d.
-        num_heads: heads of each attention, h.
-        d_ff: inner width of the feed-forward network, f.
-        dropout: see `ResidualConnection`.
-        activation: see `FeedForward`.
-        norm_first: see `ResidualConnection`.
-        norm: see `ResidualConnection`.
-        attention_bias: the `bias` of each `MultiHeadAttention`.
-        num_kv_heads: see `MultiHeadAttention`.
-        positional_encoding: of self-attention, see `MultiHeadAttention`.
-        max_len: see `MultiHeadAttention`.
+    Its arguments are those of `EncoderLayer`, and hold for both attentions; positions are of
+    self-attention alone.
 
     Example:
         >>> import torch

@@ -250,7 +250,6 @@ def test_autocast_to_bfloat16_stays_near():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["post-norm", "rotary", "alibi"])
 def test_model_can_be_compiled_as_one_graph(name):
     torch.compiler.reset()  # it counts how often it compiled the same lines
@@ -260,7 +259,6 @@ def test_model_can_be_compiled_as_one_graph(name):
         assert_same(compiled(src, tgt), model(src, tgt), 4e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["post-norm", "rotary", "alibi"])
 def test_exported_model_gives_the_same_for_other_shapes(name):

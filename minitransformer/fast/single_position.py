@@ -23,10 +23,8 @@ Sublayer = Callable[[Tensor], Tensor]
 class Product:
     """Linear maps of the same vectors in one matrix product, (rows, in) to (rows, out).
 
-    Which order of a weight is faster hangs on its shape and on the processor. For one vector and a
-    wide output, as that of a vocabulary, (in, out) was 1.2 to 2.4 times as fast as (out, in);
-    elsewhere up to four vectors either can win. To turn a weight costs as much as several steps
-    save, so it is turned only when more vectors first come.
+    For up to four vectors either order of a weight can be the faster one, (out, in) or (in, out).
+    To turn it costs as much as several steps save, so it is turned when more vectors first come.
     """
 
     def __init__(self, *maps: nn.Linear | OutputProjection) -> None:
