@@ -4,6 +4,7 @@ What the ten ideas compute plainly is computed here with less work, and what bot
 same: tests compare loss, gradients, scores and texts on every kind of model. The room has one
 door. `Transformer.loss`, `DecoderOnlyTransformer.loss` and `generate` ask `serves(model)`. Where a
 model is exactly what its classes say, they take the fast way, else the plain one.
+`with minitransformer.fast.disabled():` is a block in which everything goes the plain way.
 
 | module | what it saves |
 | --- | --- |
