@@ -19,7 +19,7 @@ import requests
 from minitransformer import TextPair, multi30k
 
 MODULE = importlib.import_module("minitransformer.tasks.multi30k")  # the function has the same name
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 SIZES = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000}
 LINES = {
     "de": "zwei hunde .\nein \u2028 hut\n",
