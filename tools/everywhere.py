@@ -2,6 +2,7 @@
 
     python tools/everywhere.py                         every place, hours
     python tools/everywhere.py scalar abroad           some places
+    python tools/everywhere.py python3.12+abroad+avx2  one place that is all three
     python tools/everywhere.py --only tests scalar     not the chapters
     python tools/everywhere.py --chapters 04_attention,07_layer_norm avx2
 
@@ -55,6 +56,7 @@ class Place:
         capability: what PyTorch must say of the processor there, or the place is not to be had.
         python: another interpreter, by its name.
         requirements: what to install for it, as `pip install` takes it; none: as in `.venv`.
+        installed: the folder in `build/everywhere` where that is.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Place:
     capability: str = ""
     python: str = ""
     requirements: tuple[str, ...] = ()
+    installed: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -114,11 +117,30 @@ def places(scratch: Path) -> list[Place]:
             | {"HOME": str(closed), "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
             | {"JUPYTER_RUNTIME_DIR": str(scratch / "runtime"), "IPYTHONDIR": str(scratch / "own")},
         ),
-        Place("python3.12", python="python3.12", requirements=pinned),
-        Place("python3.13", python="python3.13", requirements=pinned),
-        Place("oldest", python="python3.11", requirements=(*oldest.versions(), *others("-e", "."))),
-        Place("newest", python="python3.13", requirements=others("--upgrade", "-e", ".")),
+        versions("python3.12", "python3.12", *pinned),
+        versions("python3.13", "python3.13", *pinned),
+        versions("oldest", "python3.11", *oldest.versions(), *others("-e", ".")),
+        versions("newest", "python3.13", *others("--upgrade", "-e", ".")),
     ]
+
+
+def versions(name: str, python: str, *requirements: str) -> Place:
+    """A place with an environment of its own."""
+    return Place(name, python=python, requirements=requirements, installed=name)
+
+
+def joined(first: Place, *others: Place) -> Place:
+    """The place that is all of these at once; what two of them set is as in the last."""
+    for other in others:
+        first = Place(
+            f"{first.name}+{other.name}",
+            first.variables | other.variables,
+            other.capability or first.capability,
+            other.python or first.python,
+            other.requirements or first.requirements,
+            other.installed or first.installed,
+        )
+    return first
 
 
 def others(*options: str) -> tuple[str, ...]:
@@ -153,7 +175,7 @@ def interpreter(place: Place) -> str:
     """The interpreter of the place, its environment made if there is none."""
     if not place.python:
         return sys.executable
-    folder = ENVIRONMENTS / place.name
+    folder = ENVIRONMENTS / place.installed
     installed = folder / "installed"
     if not installed.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -188,16 +210,17 @@ def main(arguments: list[str] | None = None) -> int:
     check.REPORTS.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch:
         there = {place.name: place for place in places(Path(scratch))}
-        for name in chosen.places:
+        for name in "+".join(chosen.places).split("+") if chosen.places else ():
             if name not in there:
                 parser.error(f"there is no place {name!r}; there are {', '.join(there)}")
         finished, left_out = [], []
         for name in chosen.places or there:
-            if reason := missing(there[name]):
+            place = joined(*(there[part] for part in name.split("+")))
+            if reason := missing(place):
                 left_out.append(f"{name} could not be tried: {reason}")
                 continue
             names = chosen.chapters.split(",") if chosen.chapters else []
-            for stage in stages(there[name], chosen.only, names):
+            for stage in stages(place, chosen.only, names):
                 stage.run()
                 finished.append(stage)
     for stage in finished:

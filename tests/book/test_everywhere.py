@@ -107,6 +107,14 @@ def test_only_our_versions_compare_outputs(places, monkeypatch):
         assert tests.variables["OMP_NUM_THREADS"] == threads
 
 
+def test_joined_places_are_all_of_them_at_once(places):
+    whole = everywhere.joined(places["python3.12"], places["abroad"], places["avx2"])
+    assert whole.name == "python3.12+abroad+avx2"
+    assert whole.variables == places["abroad"].variables | places["avx2"].variables
+    assert (whole.capability, whole.python, whole.installed) == ("AVX2", "python3.12", "python3.12")
+    assert whole.is_ours and not everywhere.joined(places["avx2"], places["newest"]).is_ours
+
+
 def test_one_chapter_and_no_tests(places):
     (stage,) = everywhere.stages(places["here"], "chapters", ["04_attention"])
     assert [part for part in stage.command if "chapters/" in part] == [
@@ -139,7 +147,7 @@ def test_failed_tests_are_named(reports, tmp_path):
 
 def test_unknown_place_is_refused(capsys):
     with pytest.raises(SystemExit):
-        everywhere.main(["moon"])
+        everywhere.main(["here+moon"])
     assert "there is no place 'moon'; there are here, scalar, avx2" in capsys.readouterr().err
 
 
