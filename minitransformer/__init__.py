@@ -68,7 +68,8 @@ lie beside them: `tasks` has the data, and `fast` computes the same with less wo
 | `merging` | 1 | the loops that learn and apply merges |
 | `tokenizer_file` | 1 | the file of a tokenizer |
 | `embeddings` | 2 | token embedding, output projection |
-| `positional_encoding` | 3 | sinusoidal, learned, rotary, ALiBi |
+| `positional_encoding` | 3 | sinusoidal, learned, ALiBi |
+| `rotary` | 3 | rotary positions |
 | `attention` | 4 | masks, scaled dot-product attention |
 | `checks` | 3, 4, 9 | what does not fit together is refused |
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
@@ -153,11 +154,11 @@ from minitransformer.plotting import (
 from minitransformer.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
-    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
     alibi_slopes,
     sinusoidal_positions,
 )
+from minitransformer.rotary import RotaryPositionalEncoding, rotary_frequencies
 from minitransformer.sampling import next_token_probs, top_k_filter, top_p_filter
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
@@ -251,6 +252,7 @@ __all__ = [
     "plot_history",
     "record_attention",
     "rms_norm",
+    "rotary_frequencies",
     "running_mean",
     "save_checkpoint",
     "scaled_dot_product_attention",

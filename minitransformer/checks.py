@@ -7,7 +7,7 @@ Built in chapters 3, 4 and 9.
 """
 
 from numbers import Integral
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def check_types(config: Any) -> None:
     """
     for name, hint in get_type_hints(type(config)).items():
         value, kinds = getattr(config, name), get_args(hint) or (hint,)
-        if get_origin(hint) is Literal:
+        if get_origin(hint) in (Literal, ClassVar):
             continue
         if isinstance(value, Integral) and not isinstance(value, int):
             value = int(value)

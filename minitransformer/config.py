@@ -42,7 +42,8 @@ class TransformerConfig:
         share_embeddings: source and target use one embedding (one vocabulary).
         tie_output: the output projection uses the target embedding's weight.
         max_len: longest sequence, in tokens, on either side; "alibi" and "none" have no longest.
-        pad_id: the id that fills short rows of a batch.
+        pad_id: the id that fills short rows of a batch; -1, which is no token, in a model whose
+            every id is one.
 
     Raises:
         TypeError: if a value is of another type than is annotated here.
@@ -128,9 +129,9 @@ class TransformerConfig:
                 "share_embeddings needs one vocabulary, got "
                 f"src_vocab_size={self.src_vocab_size} and tgt_vocab_size={self.tgt_vocab_size}"
             )
-        if not 0 <= self.pad_id < min(self.src_vocab_size, self.tgt_vocab_size):
+        if not -1 <= self.pad_id < min(self.src_vocab_size, self.tgt_vocab_size):
             raise ValueError(
-                f"pad_id must lie in both vocabularies, got {self.pad_id} with "
+                f"pad_id must lie in both vocabularies or be -1, got {self.pad_id} with "
                 f"{self.src_vocab_size} and {self.tgt_vocab_size} tokens"
             )
 

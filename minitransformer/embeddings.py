@@ -13,7 +13,7 @@ __all__ = ["OutputProjection", "TokenEmbedding"]
 
 
 class TokenEmbedding(nn.Module):
-    """A row of numbers for each token of the vocabulary, times √d_model.
+    """A row of numbers for each token of the vocabulary, times a scale: √d_model in the paper.
 
     Rows start with entries of standard deviation 1/√d_model, so that after the factor they
     are of size 1, like the positional encodings added to them; without the factor, a row has
@@ -22,13 +22,15 @@ class TokenEmbedding(nn.Module):
     Args:
         vocab_size: number of tokens, v.
         d_model: width, d.
+        scale: what rows are multiplied by; √d_model when left out, 1 in most later models.
 
     Built in chapter 2. Paper: section 3.4.
     """
 
-    def __init__(self, vocab_size: int, d_model: int) -> None:
+    def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(vocab_size, d_model) / math.sqrt(d_model))
+        self.scale = math.sqrt(d_model) if scale is None else scale
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up each id.
@@ -49,9 +51,9 @@ class TokenEmbedding(nn.Module):
         """
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
-        vocab_size, d_model = self.weight.shape
+        vocab_size = self.weight.size(0)
         try:
-            return F.embedding(ids, self.weight) * math.sqrt(d_model)
+            return F.embedding(ids, self.weight) * self.scale
         except IndexError as error:  # on a GPU nothing is raised: there CUDA itself asserts
             outside = ids[(ids < 0) | (ids >= vocab_size)]
             raise ValueError(
@@ -60,12 +62,13 @@ class TokenEmbedding(nn.Module):
 
 
 class OutputProjection(nn.Module):
-    """Score every token of the vocabulary: logits = x Wᵀ, with W of shape (v, d).
+    """Score every token of the vocabulary: logits = x Wᵀ + b, with W of shape (v, d).
 
     Args:
         vocab_size: number of tokens, v.
         d_model: width, d.
         tied_to: a `TokenEmbedding` whose weight serves here too (Press & Wolf, 2017).
+        bias: whether each token has a number b that is added to its score; the paper has none.
 
     Raises:
         ValueError: if `tied_to` has another shape.
@@ -74,7 +77,12 @@ class OutputProjection(nn.Module):
     """
 
     def __init__(
-        self, vocab_size: int, d_model: int, *, tied_to: TokenEmbedding | None = None
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        tied_to: TokenEmbedding | None = None,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         if tied_to is None:
@@ -85,6 +93,7 @@ class OutputProjection(nn.Module):
                 f"got {tuple(tied_to.weight.shape)}"
             )
         self.weight = tied_to.weight
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x, (..., d), to logits, (..., v).
@@ -95,4 +104,4 @@ class OutputProjection(nn.Module):
             >>> project(torch.randn(2, 3, 4)).shape, project.weight is embedding.weight
             (torch.Size([2, 3, 10]), True)
         """
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)

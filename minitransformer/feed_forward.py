@@ -17,26 +17,33 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
     "swiglu": F.silu,
 }
-GATED = {"swiglu"}
+GATED = {"reglu", "geglu", "geglu_tanh", "swiglu"}
 
 
 class FeedForward(nn.Module):
     """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, the same at every position.
 
     The paper's activation is max(0, ·), "relu". "gelu" is x Φ(x) with the exact Φ of the normal
-    distribution, "gelu_tanh" the approximation that BERT's and GPT-2's code use. "swiglu" gates:
+    distribution, "gelu_tanh" the approximation of GPT-2's code, and "silu" x / (1 + e⁻ˣ), also
+    called swish. Gated networks multiply the activation by a second projection:
 
-        FFN(x) = (silu(x W₁) ⊙ x W₃) W₂,  silu(x) = x / (1 + e⁻ˣ),
+        FFN(x) = (activation(x W₁) ⊙ x W₃) W₂,
 
-    three matrices instead of two, and no biases. With two thirds of the inner width it has as
-    many weights as the others.
+    "swiglu" with silu, "geglu" and "geglu_tanh" with the two gelus, "reglu" with relu. These are
+    three matrices instead of two, and have no biases. With two thirds of the inner width they
+    have as many weights as the others.
 
     Args:
         d_model: width in and out, d.
         d_ff: width inside, f.
-        activation: "relu", "gelu", "gelu_tanh" or "swiglu".
+        activation: one of these names.
+        bias: whether the projections have biases; when left out, unless the network is gated.
         dropout: probability of zeroing an inner unit while training; the paper has none here.
 
     Raises:
@@ -48,19 +55,26 @@ class FeedForward(nn.Module):
         torch.Size([2, 5, 8])
 
     Built in chapter 6. Paper: section 3.3, equation 2. GELU: Hendrycks & Gimpel (2016);
-    SwiGLU: Shazeer (2020), equation 6.
+    gates: Shazeer (2020), equations 5 and 6.
     """
 
     def __init__(
-        self, d_model: int, d_ff: int, *, activation: str = "relu", dropout: float = 0.0
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str = "relu",
+        bias: bool | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         gated = activation in GATED
-        self.w_1 = nn.Linear(d_model, d_ff, bias=not gated)
-        self.w_3 = nn.Linear(d_model, d_ff, bias=False) if gated else None
-        self.w_2 = nn.Linear(d_ff, d_model, bias=not gated)
+        bias = not gated if bias is None else bias
+        self.w_1 = nn.Linear(d_model, d_ff, bias=bias)
+        self.w_3 = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.w_2 = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 

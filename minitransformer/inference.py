@@ -14,7 +14,7 @@ from torch import Tensor
 from minitransformer.beam_search import Step, beam_search
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import WholeTexts, room
-from minitransformer.fast import Decoding, serves
+from minitransformer.fast import decoding_of
 from minitransformer.inspection import evaluating
 from minitransformer.pretrained import check_tokenizers
 from minitransformer.sampling import next_token_probs
@@ -101,18 +101,19 @@ def generate(
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise ValueError(f"top_k={top_k} and top_p={top_p} need a temperature above 0, got 0")
     vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
+    padding = [pad_id] if pad_id >= 0 else []  # -1 is no token, and has no score
     for stop_id in stop_ids:
         if not 0 <= stop_id < vocab_size:
             raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
-    if min_new_tokens > 1 and len({pad_id, *stop_ids}) == vocab_size:
+    if min_new_tokens > 1 and len({*padding, *stop_ids}) == vocab_size:
         raise ValueError(
             f"min_new_tokens={min_new_tokens} needs a token that does not end the text, but "
             f"pad_id={pad_id} and stop_ids are all {vocab_size} there are"
         )
     is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
     is_stop[list(stop_ids)] = True
-    never = torch.tensor([pad_id], device=ids.device)
-    not_yet = torch.tensor([pad_id, *stop_ids], device=ids.device)
+    never = torch.tensor(padding, dtype=torch.int64, device=ids.device)
+    not_yet = torch.tensor([*padding, *stop_ids], dtype=torch.int64, device=ids.device)
 
     def restrict(logits: Tensor, length: int) -> Tensor:
         return logits.index_fill(-1, not_yet if length < min_new_tokens else never, -torch.inf)
@@ -123,11 +124,10 @@ def generate(
         probs = next_token_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
         return probs.multinomial(1, generator=generator)[:, 0]
 
-    is_served = serves(model)
+    cached = decoding_of(model)
     # Where nobody listens nobody meets a tensor of inference mode, in which steps are faster.
-    with evaluating(model), torch.inference_mode() if is_served else torch.no_grad():
-        way = Decoding if is_served else WholeTexts
-        step: Step = way(model, ids, bos_id, max_new_tokens)
+    with evaluating(model), torch.inference_mode() if cached else torch.no_grad():
+        step: Step = (cached or WholeTexts)(model, ids, bos_id, max_new_tokens)
         if num_beams > 1:
             texts = beam_search(
                 step,

@@ -5,11 +5,13 @@ Built in chapter 5. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from minitransformer.attention import Backend, Mask, ScaledDotProductAttention
+from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, as_tensor
 from minitransformer.decoding import KVCache
-from minitransformer.positional_encoding import ALiBi, RotaryPositionalEncoding
+from minitransformer.positional_encoding import ALiBi
+from minitransformer.rotary import RotaryPositionalEncoding
 
 __all__ = ["MultiHeadAttention"]
 
@@ -22,9 +24,15 @@ class MultiHeadAttention(nn.Module):
     one is multi-query attention): a cache then holds less, and the model is a little worse. In
     chapter 5 a single one for four heads of queries costs 3 to 5 points of next tokens right.
 
+    What some models do besides is put in place afterwards: in `rotary` and `position_bias` other
+    positions, in `norm_q` and `norm_k` a norm of each head's queries and keys, before they are
+    turned. A number as `window` lets queries see no key further back than the last `window` ones,
+    their own position included.
+
     Args:
         d_model: width in and out, d.
-        num_heads: number of heads, h; divides d_model, and each head has width e = d/h.
+        num_heads: number of heads, h; divides d_model unless `d_k` is given.
+        d_k: width of each head, e; d/h when left out.
         num_kv_heads: heads of keys and values; divides num_heads, which it is when left out.
         dropout: probability of zeroing an attention weight while training; the paper has none here.
         bias: whether the four projections have biases; the paper's formula has none,
@@ -55,6 +63,7 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         num_heads: int,
         *,
+        d_k: int | None = None,
         num_kv_heads: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
@@ -63,7 +72,7 @@ class MultiHeadAttention(nn.Module):
         backend: Backend = "sdpa",
     ) -> None:
         super().__init__()
-        if num_heads < 1 or d_model % num_heads:
+        if num_heads < 1 or (d_k is None and d_model % num_heads):
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_kv_heads < 1 or num_heads % num_kv_heads:
@@ -78,14 +87,17 @@ class MultiHeadAttention(nn.Module):
         self.d_model = d_model
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
-        self.d_k = d_model // num_heads
-        self.w_q = nn.Linear(d_model, d_model, bias=bias)
+        self.d_k = d_model // num_heads if d_k is None else d_k
+        self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias=bias)
         self.w_k = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
         self.w_v = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
-        self.w_o = nn.Linear(d_model, d_model, bias=bias)
+        self.w_o = nn.Linear(num_heads * self.d_k, d_model, bias=bias)
         rotary, alibi = positional_encoding == "rotary", positional_encoding == "alibi"
         self.rotary = RotaryPositionalEncoding(self.d_k, max_len) if rotary else None
-        self.alibi = ALiBi(num_heads) if alibi else None
+        self.position_bias: nn.Module | None = ALiBi(num_heads) if alibi else None
+        self.norm_q: nn.Module | None = None
+        self.norm_k: nn.Module | None = None
+        self.window: int | None = None
         self.attention = ScaledDotProductAttention(dropout, backend)
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -122,13 +134,19 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")
         queries = self.split_heads(self.w_q(query))
         keys, values = self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
-        if self.rotary is not None:
-            start = 0 if cache is None else cache.length
-            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
+        queries, keys = self.prepare(queries, keys, 0 if cache is None else cache.length)
         if cache is not None:
             keys, values = cache.extend(keys, values)
         heads = self.attend(queries, keys, values, mask)
         return self.w_o(heads.transpose(-3, -2).flatten(-2))
+
+    def prepare(self, queries: Tensor, keys: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Norm and turn queries and keys, (b, heads, n, e), of positions start, start+1, ..."""
+        if self.norm_q is not None and self.norm_k is not None:
+            queries, keys = self.norm_q(queries), self.norm_k(keys)
+        if self.rotary is not None:
+            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
+        return queries, keys
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
         """What each head brings, (b, h, q, e), of keys and values (b, kv heads, k, e)."""
@@ -137,10 +155,20 @@ class MultiHeadAttention(nn.Module):
                 f"mask must have 2 or 4 axes, got shape {tuple(mask.shape)}; `mask[:, None]` is "
                 "one for each row of the batch, `mask[None]` one for each head"
             )
+        if self.window is not None:
+            mask = within_window(self.window, as_tensor(mask, queries, keys), queries, keys)
         bias = None
-        if self.alibi is not None:
-            bias = self.alibi(queries.size(-2), keys.size(-2), queries.device)
+        if self.position_bias is not None:
+            bias = self.position_bias(queries.size(-2), keys.size(-2), queries.device)
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
         return self.attention(queries, keys, values, mask, bias)
+
+
+def within_window(window: int, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
+    """The mask, (q, k) or of its own shape, without keys `window` positions back or more."""
+    num_queries, num_keys = queries.size(-2), keys.size(-2)
+    position = torch.arange(num_keys, device=queries.device)
+    near = position > position[num_keys - num_queries :, None] - window
+    return near if mask is None else near & mask

@@ -1,14 +1,14 @@
 """Positions: what tells attention, blind to order, where each token stands.
 
 Two schemes add a vector to each token before the first layer (sinusoidal, learned); two act
-inside every self-attention, on queries and keys (rotary) or on the scores (ALiBi).
+inside every self-attention, on the scores (ALiBi) or on queries and keys (`rotary`, next door).
 
 Built in chapter 3. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.5.
 """
 
 import math
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,10 @@ from minitransformer.checks import check_positions
 __all__ = [
     "ALiBi",
     "LearnedPositionalEncoding",
-    "RotaryPositionalEncoding",
     "SinusoidalPositionalEncoding",
     "alibi_slopes",
     "sinusoidal_positions",
 ]
-
-Layout = Literal["interleaved", "half"]
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -140,70 +137,6 @@ class LearnedPositionalEncoding(nn.Module):
         """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`."""
         check_positions(x, start, self.weight)
         return x + table_rows(self.weight, start, x.size(-2)).to(x.dtype)
-
-
-class RotaryPositionalEncoding(Constants):
-    """Turn queries and keys by an angle that grows with their position (RoPE).
-
-    The components of a vector are taken in pairs, and pair i at position pos is turned by the
-    angle pos / 10000^(2i/e), the angle of the sinusoidal table. The dot product of a query
-    and a key then depends on their positions through the distance alone.
-
-    Which components make a pair is a convention. "interleaved" pairs neighbours (2i, 2i+1), as
-    the paper does; "half" pairs (i, i + e/2), as GPT-NeoX and Hugging Face's Llama do. Weights
-    trained with one are wrong with the other, until the rows of W^Q and W^K are reordered.
-
-    Args:
-        d_k: width of a head, e; even.
-        max_len: number of positions the table of angles holds.
-        layout: "interleaved" or "half".
-
-    Raises:
-        ValueError: if `d_k` is odd or `layout` is unknown.
-
-    Example:
-        >>> rotary = RotaryPositionalEncoding(2)
-        >>> rotary(torch.tensor([[1.0, 0.0]]), start=1)
-        tensor([[0.5403, 0.8415]])
-
-    Built in chapter 3. Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
-    """
-
-    def __init__(self, d_k: int, max_len: int = 1024, layout: Layout = "interleaved") -> None:
-        super().__init__()
-        if d_k % 2:
-            raise ValueError(f"d_k must be even to turn pairs of components, got {d_k}")
-        if layout not in ("interleaved", "half"):
-            raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
-        self.layout = layout
-        self.table = sinusoidal_positions(max_len, d_k)
-
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Turn the vectors of positions start, start+1, ...
-
-        Args:
-            x: queries or keys, (..., n, e).
-            start: position of the first one; not 0 when decoding with a cache.
-
-        Returns:
-            (..., n, e), the dtype of `x`; each vector keeps its length. It is turned in float32, in
-            float64 if it has that dtype.
-
-        Raises:
-            TypeError: if `start` is no int.
-            ValueError: if a position lies past `max_len` or below 0, or `x` has another width.
-        """
-        if isinstance(start, Tensor):
-            raise TypeError(f"start must be an int, got a tensor of shape {tuple(start.shape)}")
-        check_positions(x, start, self.table)
-        interleaved = self.layout == "interleaved"
-        pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
-        # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
-        pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-        angles = table_rows(self.table, start, x.size(-2)).to(pairs)
-        turn = torch.complex(angles[:, 1::2], angles[:, 0::2])
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)
-        return (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)
 
 
 class ALiBi(Constants):

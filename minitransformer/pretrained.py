@@ -14,7 +14,7 @@ Built in chapter 9.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from typing import Self, get_args, get_type_hints
 import torch
 from torch import Tensor, nn
 
+from minitransformer.as_configured import check_as_configured
 from minitransformer.config import TransformerConfig
 from minitransformer.files import read_tensors, replacing, write_tensors
 from minitransformer.model_card import model_card
@@ -63,7 +64,8 @@ class Pretrained(nn.Module):
                 `load_language_model` read the folder.
 
         Raises:
-            ValueError: if there are other tokenizers, or one does not fit the model.
+            ValueError: if there are other tokenizers, or one does not fit the model; if a part of
+                the model is not what its configuration says.
 
         Example:
             >>> import tempfile
@@ -77,6 +79,7 @@ class Pretrained(nn.Module):
         Built in chapter 9.
         """
         check_tokenizers(self.config, tokenizers)
+        check_as_configured(self)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         kind = type(self).__name__
@@ -195,8 +198,11 @@ def shape_of(weight: Tensor | None) -> str:
     return "missing" if weight is None else str((*weight.shape,))
 
 
-def local_folder(name_or_folder: str | os.PathLike[str]) -> Path:
-    """The folder itself, or where that model of the Hugging Face Hub has been downloaded to."""
+def local_folder(
+    name_or_folder: str | os.PathLike[str],
+    wanted: Sequence[str] = (CONFIG, WEIGHTS, CARD, *TOKENIZERS.values()),
+) -> Path:
+    """The folder itself, or where those files of that model of the Hub have been downloaded to."""
     if Path(name_or_folder).is_dir():
         return Path(name_or_folder)
     try:
@@ -206,9 +212,8 @@ def local_folder(name_or_folder: str | os.PathLike[str]) -> Path:
             f"there is no folder {name_or_folder}; if it is a name on the Hugging Face Hub, "
             "install what asks the Hub: pip install 'minitransformer[hub]'"
         ) from error
-    wanted = [CONFIG, WEIGHTS, CARD, *TOKENIZERS.values()]
     try:
-        return Path(snapshot_download(os.fspath(name_or_folder), allow_patterns=wanted))
+        return Path(snapshot_download(os.fspath(name_or_folder), allow_patterns=list(wanted)))
     except (OSError, ValueError) as error:  # the Hub's errors are one or the other
         raise FileNotFoundError(
             f"there is no folder {name_or_folder}, and from the Hugging Face Hub: {error}"

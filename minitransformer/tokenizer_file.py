@@ -53,6 +53,17 @@ JOINED_WORDS: dict[str, Any] = {
 """The decoder that puts words together again."""
 
 
+NOTHING_ADDED: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {},
+}
+"""The post_processor that adds no token: what the library `transformers` 5 writes for null."""
+
+LONGEST_IN_AN_ERROR = 100  # characters
+
+
 def common_settings(special_tokens: Sequence[str]) -> dict[str, Any]:
     """What the files of all tokenizers say: special tokens come first and are matched as they are.
 
@@ -74,6 +85,19 @@ def common_settings(special_tokens: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def abbreviated(value: Any) -> str:
+    """A value as an error shows it: its beginning, if it is long.
+
+    Example:
+        >>> abbreviated([0.5, None]), len(abbreviated("a" * 40_000))
+        ('[0.5, None]', 119)
+    """
+    text = repr(value)
+    if len(text) <= LONGEST_IN_AN_ERROR:
+        return text
+    return f"{text[:LONGEST_IN_AN_ERROR]}… ({len(text):,} characters)"
+
+
 def check_same(found: Any, expected: Any, name: str = "") -> None:
     """Compare what a file says with what it must say; a missing entry is as good as null.
 
@@ -93,7 +117,7 @@ def check_same(found: Any, expected: Any, name: str = "") -> None:
         for index, pair in enumerate(zip(found, expected, strict=True)):
             check_same(*pair, f"{name}[{index}]")
     elif found != expected:
-        raise ValueError(f"{name} is {found!r}, expected {expected!r}")
+        raise ValueError(f"{name} is {abbreviated(found)}, expected {abbreviated(expected)}")
 
 
 def read_model(
@@ -116,7 +140,10 @@ def read_model(
     model = dict(state["model"])
     vocab = model.pop("vocab", None)
     learned = [model.pop("merges", None) or []] if "merges" in settings["model"] else []
-    check_same({**state, "model": model}, {**common_settings(special_tokens), **settings})
+    state = {**state, "model": model}
+    if state.get("post_processor") == NOTHING_ADDED:
+        state["post_processor"] = None
+    check_same(state, {**common_settings(special_tokens), **settings})
     if not isinstance(vocab, dict) or set(vocab.values()) != set(range(len(vocab))):
         raise ValueError("model.vocab must give each of its n tokens one of the ids 0 to n-1")
     tokens, first = sorted(vocab, key=lambda token: vocab[token]), len(special_tokens)

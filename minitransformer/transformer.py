@@ -80,7 +80,8 @@ class TokenModel(Pretrained):
         end = start + ids.size(1)
         if end > self.max_len:
             raise ValueError(f"a sequence of {end} positions is longer than max_len={self.max_len}")
-        x = embedding(ids)
+        pad_id = self.config.pad_id
+        x = embedding(ids if pad_id >= 0 else ids.masked_fill(ids == pad_id, 0))
         if self.positions is not None:
             x = self.positions(x, start if left_padding is None else start - left_padding)
         return x

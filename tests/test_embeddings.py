@@ -149,3 +149,18 @@ def test_padding_row_is_taught_by_a_tied_output_alone(tie_output):
     F.cross_entropy(logits.flatten(0, 1), TGT_IDS[:, 1:].flatten(), ignore_index=0).backward()
     assert model.src_embedding.weight.grad[0].eq(0).all()
     assert model.tgt_embedding.weight.grad[0].ne(0).any() == tie_output
+
+
+def test_scale_can_be_another():
+    embedding = TokenEmbedding(31, 12, scale=1.0)
+    assert torch.equal(embedding(IDS), embedding.weight[IDS])
+
+
+def test_output_projection_can_have_a_bias():
+    embedding, x = TokenEmbedding(31, 12), randn(2, 5, 12)
+    project = OutputProjection(31, 12, tied_to=embedding, bias=True)
+    assert torch.equal(project.bias, torch.zeros(31))
+    with torch.no_grad():
+        project.bias.copy_(randn(31))
+    assert_same(project(x), x @ embedding.weight.T + project.bias)
+    assert OutputProjection(31, 12).bias is None

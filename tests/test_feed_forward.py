@@ -20,9 +20,22 @@ def gelu_tanh(x):
     return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
+def silu(x):
+    """x σ(x)."""
+    return x / (1 + torch.exp(-x))
+
+
+GATES = {
+    "reglu": lambda x: x.clamp(min=0),
+    "geglu": gelu,
+    "geglu_tanh": gelu_tanh,
+    "swiglu": silu,
+}
+
+
 @pytest.mark.parametrize(
     ("name", "activation"),
-    [("relu", lambda x: x.clamp(min=0)), ("gelu", gelu), ("gelu_tanh", gelu_tanh)],
+    [("relu", lambda x: x.clamp(min=0)), ("gelu", gelu), ("gelu_tanh", gelu_tanh), ("silu", silu)],
 )
 def test_equals_the_formula(name, activation):
     ffn, x = shaken(FeedForward(12, 20, activation=name)), randn(2, 5, 12)
@@ -30,11 +43,22 @@ def test_equals_the_formula(name, activation):
     assert_same(ffn(x), inner @ ffn.w_2.weight.T + ffn.w_2.bias)
 
 
-def test_swiglu_equals_the_formula():
-    ffn, x = FeedForward(12, 20, activation="swiglu"), randn(2, 5, 12)
-    inner = x @ ffn.w_1.weight.T
-    gated = inner / (1 + torch.exp(-inner)) * (x @ ffn.w_3.weight.T)
-    assert_same(ffn(x), gated @ ffn.w_2.weight.T)
+@pytest.mark.parametrize(("name", "activation"), GATES.items())
+@pytest.mark.parametrize("bias", [None, True])
+def test_gates_equal_the_formula(name, activation, bias):
+    ffn, x = shaken(FeedForward(12, 20, activation=name, bias=bias)), randn(2, 5, 12)
+    b_1, b_2, b_3 = (layer.bias for layer in (ffn.w_1, ffn.w_2, ffn.w_3))
+    assert (b_1 is None) == (b_2 is None) == (b_3 is None) == (bias is None)
+    if bias is None:
+        b_1 = b_2 = b_3 = 0.0
+    gated = activation(x @ ffn.w_1.weight.T + b_1) * (x @ ffn.w_3.weight.T + b_3)
+    assert_same(ffn(x), gated @ ffn.w_2.weight.T + b_2)
+
+
+def test_biases_can_be_left_out():
+    ffn, x = FeedForward(12, 20, bias=False), randn(2, 5, 12)
+    assert [name for name, _ in ffn.named_parameters()] == ["w_1.weight", "w_2.weight"]
+    assert_same(ffn(x), (x @ ffn.w_1.weight.T).clamp(min=0) @ ffn.w_2.weight.T)
 
 
 def test_swiglu_with_two_thirds_of_the_width_has_as_many_weights():
@@ -79,5 +103,5 @@ def test_parameters_are_two_matrices_and_their_biases():
 
 
 def test_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match=r"one of \['gelu', .*'swiglu'\], got 'swish'"):
+    with pytest.raises(ValueError, match=r"one of \['geglu', .*'swiglu'\], got 'swish'"):
         FeedForward(12, 20, activation="swish")

@@ -229,7 +229,10 @@ def test_rows_that_have_ended_are_not_computed_any_more(copier, kind, monkeypatc
             sizes.append(len(logits))
             return logits
 
-    monkeypatch.setattr(inference, kind.__name__, Counted)
+    if kind is Decoding:
+        monkeypatch.setattr(inference, "decoding_of", lambda model: Counted)
+    else:
+        monkeypatch.setattr(inference, "WholeTexts", Counted)
     with nullcontext() if kind is Decoding else fast.disabled():
         generate(model, src_ids, max_new_tokens=9)
     # Of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.

@@ -10,6 +10,7 @@ from minitransformer import (
     ALiBi,
     KVCache,
     MultiHeadAttention,
+    RMSNorm,
     RotaryPositionalEncoding,
     causal_mask,
     padding_mask,
@@ -277,3 +278,49 @@ def test_mask_of_the_other_kind_is_refused():
     additive = torch.zeros(Q, K).masked_fill(~CAUSAL, -torch.inf)
     with pytest.raises(TypeError, match=r"got torch\.float32"):
         MultiHeadAttention(D, H)(*inputs(), additive)
+
+
+# --- what other models do besides
+
+
+def test_heads_of_another_width():
+    attention = shaken(MultiHeadAttention(D, 5, d_k=6, bias=False))
+    shapes = [tuple(w.weight.shape) for w in (attention.w_q, attention.w_k, attention.w_o)]
+    assert shapes == [(30, D), (30, D), (D, 30)]
+    query, key, value = inputs()
+    parts = zip((attention.w_q, attention.w_k, attention.w_v), (query, key, value), strict=True)
+    queries, keys, values = (w(x).unflatten(-1, (5, 6)).transpose(1, 2) for w, x in parts)
+    heads = scaled_dot_product_attention(queries, keys, values, CAUSAL)
+    assert_same(
+        attention(query, key, value, CAUSAL), attention.w_o(heads.transpose(1, 2).flatten(2))
+    )
+
+
+def test_queries_and_keys_are_normed_before_they_are_turned():
+    attention = shaken(MultiHeadAttention(D, H, positional_encoding="rotary"))
+    attention.norm_q, attention.norm_k = shaken(RMSNorm(E), seed=5), shaken(RMSNorm(E), seed=6)
+    query, key, value = inputs()
+    turn = RotaryPositionalEncoding(E)
+    queries = turn(attention.norm_q(attention.split_heads(attention.w_q(query))))
+    keys = turn(attention.norm_k(attention.split_heads(attention.w_k(key))))
+    values = attention.split_heads(attention.w_v(value))
+    heads = scaled_dot_product_attention(queries, keys, values, CAUSAL)
+    expected = attention.w_o(heads.transpose(1, 2).flatten(2))
+    assert_same(attention(query, key, value, CAUSAL), expected)
+
+
+@each_backend
+@pytest.mark.parametrize("window", [1, 3, 6, 7, 100])
+def test_window_hides_what_lies_further_back(window, backend):
+    attention = shaken(MultiHeadAttention(D, H, backend=backend))
+    x = inputs()[1]
+    near = torch.tensor([[q - k < window for k in range(K)] for q in range(K)])
+    expected = attention(x, x, x, near & causal_mask(K) & PADDING)
+    backwards = attention(x, x, x, near)
+    attention.window = window
+    assert_same(attention(x, x, x, causal_mask(K) & PADDING), expected)
+    assert_same(attention(x, x, x), backwards)
+    full, cache = attention(x, x, x, "causal"), KVCache()
+    for start, end in ((0, 3), (3, 4), (4, K)):
+        new = x[:, start:end]
+        assert_same(attention(new, new, new, "causal", cache), full[:, start:end])

@@ -89,7 +89,8 @@ def processor(
         "ONEDNN_MAX_CPU_ISA": onednn,
         "MKL_ENABLE_INSTRUCTIONS": mkl,
         "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",  # there may be more threads than cores
+        # There may be more threads than cores. In capitals Turkish would take it for another word.
+        "OMP_WAIT_POLICY": "passive",
     }
 
 

@@ -2,8 +2,9 @@
 
 What the ten ideas compute plainly is computed here with less work, and what both compute is the
 same: tests compare loss, gradients, scores and texts on every kind of model. The room has one
-door. `Transformer.loss`, `DecoderOnlyTransformer.loss` and `generate` ask `serves(model)`. Where a
-model is exactly what its classes say, they take the fast way, else the plain one.
+door. `Transformer.loss` and `DecoderOnlyTransformer.loss` ask `serves(model)`, `generate` asks
+`decoding_of(model)`. Where a model is exactly what its classes say, they take the fast way, else
+the plain one; a relative that computes something of its own at least has caches.
 `with minitransformer.fast.disabled():` is a block in which everything goes the plain way.
 
 | module | what it saves |
@@ -25,11 +26,11 @@ from contextvars import ContextVar
 import torch
 from torch import nn
 
-from minitransformer.fast.decoding import Decoding
+from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.fast.training import decoder_only_loss, translation_loss
-from minitransformer.fast.untouched import is_untouched
+from minitransformer.fast.untouched import is_unheard_relative, is_untouched
 
-__all__ = ["Decoding", "decoder_only_loss", "disabled", "serves", "translation_loss"]
+__all__ = ["Decoding", "decoder_only_loss", "decoding_of", "disabled", "serves", "translation_loss"]
 
 _is_open = ContextVar("_is_open", default=True)
 
@@ -54,6 +55,14 @@ def disabled() -> Iterator[None]:
         yield
     finally:
         _is_open.reset(before)
+
+
+def decoding_of(model: nn.Module) -> type[CachedTexts] | None:
+    """How `generate` may write with caches what the model would; None if only the plain way may."""
+    if serves(model):
+        return Decoding
+    is_open = _is_open.get() and not torch.compiler.is_compiling()
+    return CachedTexts if is_open and is_unheard_relative(model) else None
 
 
 def serves(model: nn.Module) -> bool:

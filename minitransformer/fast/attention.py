@@ -24,8 +24,9 @@ def attend(
     there is none, on a CPU, that is left out.
     """
     core, on_cpu = attention.attention, queries.device.type == "cpu"
-    is_plain = attention.alibi is None and attention.num_kv_heads == attention.num_heads
-    if core.backend != "sdpa" or not is_plain:
+    is_grouped = attention.num_kv_heads < attention.num_heads
+    has_extras = attention.position_bias is not None or attention.window is not None
+    if core.backend != "sdpa" or is_grouped or has_extras:
         return attention.attend(queries, keys, values, mask)
     dropout = core.dropout if core.training else 0.0
     if queries.dtype == torch.bfloat16 and on_cpu and keys.size(-2) <= SHORT:

@@ -3,12 +3,10 @@
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import KVCache, prompts_of
 from minitransformer.fast.single_position import Product, SinglePositionLayer
-from minitransformer.transformer import Transformer
 
 
 class ReservedCache(KVCache):
@@ -61,11 +59,8 @@ class ReservedCache(KVCache):
         self.keys, self.values = (y[:n] for y in new)
 
 
-class Decoding:
-    """What `WholeTexts` does, with caches and around the modules, for a model that is untouched.
-
-    Keys and values of cross-attention depend on the encoder's output alone: they are computed
-    once. In beam search several rows have one source, whose keys and values are there once.
+class CachedTexts:
+    """What `WholeTexts` does, with caches: each token goes once through `model.decode`.
 
     Args:
         model: an encoder-decoder or a decoder-only model.
@@ -74,44 +69,31 @@ class Decoding:
         max_new_tokens: how many tokens to make room for.
     """
 
-    def __init__(
-        self,
-        model: Transformer | DecoderOnlyTransformer,
-        ids: Tensor,
-        bos_id: int,
-        max_new_tokens: int,
-    ) -> None:
+    def __init__(self, model: nn.Module, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:
         self.model = cast(Any, model)
         self.prompt, self.padding = prompts_of(model, ids, bos_id, max_new_tokens)
-        self.has_encoder = model.config.num_encoder_layers > 0
-        self.embedding = self.model.tgt_embedding if self.has_encoder else self.model.embedding
-        layers = self.model.decoder.layers
-        self.layers = [SinglePositionLayer(layer) for layer in layers]
-        self.score = Product(self.model.output_projection)
+        self.has_encoder = self.model.config.num_encoder_layers > 0
         positions = self.prompt.size(1) + max_new_tokens - 1
-        self.caches = [ReservedCache(positions) for _ in layers]
-        self.memories: list[tuple[Tensor, Tensor]] = []
-        self.memory_mask: Tensor | None = None
+        self.caches = [ReservedCache(positions) for _ in self.model.decoder.layers]
         if self.has_encoder:
-            memory, mask = self.model.encode(ids)
-            self.memory_mask = None if bool(mask.all()) else mask
-            self.memories = [projected(layer.cross_attention, memory) for layer in layers]
+            self.memory, self.memory_mask = self.model.encode(ids)
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        ids = self.prompt if tokens is None else tokens[:, None]
-        if ids.size(1) > 1:
+        return self.decode(self.prompt if tokens is None else tokens[:, None])
+
+    def decode(self, ids: Tensor) -> Tensor:
+        """Append ids, (rows, n); score what follows the last, (rows, v)."""
+        if not self.has_encoder:
             logits = self.model.decode(ids, self.caches, self.padding)
-            return cast(Tensor, logits[:, -1].float())
-        start, mask = self.caches[0].length, None
-        x = self.model.embed(self.embedding, ids, start, self.padding)[:, 0]
-        if self.padding is not None:
-            positions = torch.arange(start + 1, device=x.device)
-            mask = positions >= self.padding[:, None, None, None]
-        for index, layer in enumerate(self.layers):
-            memory = self.memories[index] if self.has_encoder else None
-            x = layer(x, self.caches[index], mask, memory, self.memory_mask)
-        return self.score(self.model.decoder.norm(x)).float()
+        else:  # in beam search several texts have one source
+            num_texts = ids.size(0) // self.memory.size(0)
+            memory, mask = (
+                x if num_texts == 1 else x.repeat_interleave(num_texts, dim=0)
+                for x in (self.memory, self.memory_mask)
+            )
+            logits = self.model.decode(ids, memory, mask, self.caches)
+        return cast(Tensor, logits[:, -1].float())
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Go on with these rows, in this order; with these sources, if some have left."""
@@ -119,10 +101,58 @@ class Decoding:
             cache.select(rows)
         if self.padding is not None:
             self.padding = self.padding[rows]
+        if sources is not None and self.has_encoder:
+            self.memory, self.memory_mask = self.memory[sources], self.memory_mask[sources]
+
+
+class Decoding(CachedTexts):
+    """The same around the modules, for a model that is untouched.
+
+    Keys and values of cross-attention depend on the encoder's output alone: they are computed
+    once. In beam search several rows have one source, whose keys and values are there once.
+
+    Args:
+        model: an encoder-decoder or a decoder-only model.
+        ids: as in `CachedTexts`.
+        bos_id: as there.
+        max_new_tokens: as there.
+    """
+
+    def __init__(self, model: nn.Module, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:
+        super().__init__(model, ids, bos_id, max_new_tokens)
+        self.embedding = self.model.tgt_embedding if self.has_encoder else self.model.embedding
+        layers = self.model.decoder.layers
+        self.layers = [SinglePositionLayer(layer) for layer in layers]
+        self.score = Product(self.model.output_projection)
+        self.memories: list[tuple[Tensor, Tensor]] = []
+        self.mask_of_memory: Tensor | None = None
+        if self.has_encoder:
+            if not bool(self.memory_mask.all()):
+                self.mask_of_memory = self.memory_mask
+            self.memories = [projected(layer.cross_attention, self.memory) for layer in layers]
+
+    def __call__(self, tokens: Tensor | None) -> Tensor:
+        """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
+        ids = self.prompt if tokens is None else tokens[:, None]
+        if ids.size(1) > 1:
+            return self.decode(ids)
+        start, mask = self.caches[0].length, None
+        x = self.model.embed(self.embedding, ids, start, self.padding)[:, 0]
+        if self.padding is not None:
+            positions = torch.arange(start + 1, device=x.device)
+            mask = positions >= self.padding[:, None, None, None]
+        for index, layer in enumerate(self.layers):
+            memory = self.memories[index] if self.has_encoder else None
+            x = layer(x, self.caches[index], mask, memory, self.mask_of_memory)
+        return self.score(self.model.decoder.norm(x)).float()
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Go on with these rows, in this order; with these sources, if some have left."""
+        super().select(rows, sources)
         if sources is not None:
             self.memories = [(keys[sources], values[sources]) for keys, values in self.memories]
-            if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask[sources]
+            if self.mask_of_memory is not None:
+                self.mask_of_memory = self.mask_of_memory[sources]
 
 
 def projected(attention: Any, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -90,8 +90,7 @@ class SinglePositionLayer:
         num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
         heads = self.project(x).view(x.size(0), -1, 1, attention.d_k)
         queries, keys, values = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
-        if attention.rotary is not None:
-            queries, keys = attention.rotary(queries, start), attention.rotary(keys, start)
+        queries, keys = attention.prepare(queries, keys, start)
         keys, values = cache.extend(keys, values)
         return self.mix(attend(attention, queries, keys, values, mask).flatten(1))
 

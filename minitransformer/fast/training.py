@@ -89,7 +89,6 @@ def packed_attention(
     queries = attention.split_heads(mask.queries.unpack(attention.w_q(x)))
     keys = attention.split_heads(mask.keys.unpack(attention.w_k(memory)))
     values = attention.split_heads(mask.keys.unpack(attention.w_v(memory)))
-    if attention.rotary is not None:
-        queries, keys = attention.rotary(queries), attention.rotary(keys)
+    queries, keys = attention.prepare(queries, keys)
     heads = attend(attention, queries, keys, values, mask.mask)
     return attention.w_o(mask.queries.pack(heads.transpose(-3, -2).flatten(-2)))

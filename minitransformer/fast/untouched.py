@@ -21,9 +21,9 @@ from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
-    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
+from minitransformer.rotary import RotaryPositionalEncoding
 from minitransformer.transformer import TokenModel, Transformer
 
 PLACES: dict[str, tuple[type[nn.Module], ...]] = {
@@ -33,7 +33,8 @@ PLACES: dict[str, tuple[type[nn.Module], ...]] = {
     "a layer": (EncoderLayer, DecoderLayer),
     "attention": (ScaledDotProductAttention,),
     "rotary": (RotaryPositionalEncoding,),
-    "alibi": (ALiBi,),
+    "position_bias": (ALiBi,),
+    **dict.fromkeys(("norm_q", "norm_k"), (LayerNorm, RMSNorm)),
     "feed_forward": (FeedForward,),
     "norm": (LayerNorm, RMSNorm, nn.Identity),
     "dropout": (Dropout,),
@@ -47,6 +48,7 @@ PLACES: dict[str, tuple[type[nn.Module], ...]] = {
 """The parts of a model, by the name they have in what they are a part of, and their classes."""
 
 MODELS = (Transformer, DecoderOnlyTransformer)
+RELATIVES = "minitransformer.models."
 HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
@@ -62,6 +64,7 @@ def functions_of(kind: type) -> dict[str, Any]:
 AT_IMPORT = {
     kind: functions_of(kind) for kind in {nn.Module, TokenModel, *MODELS}.union(*PLACES.values())
 }
+COMPUTING = {"__call__", "decode", "embed", "encode", "forward", "loss"}
 REPLACEABLE = frozenset(PLACES).union(*AT_IMPORT.values())
 
 
@@ -75,11 +78,38 @@ def is_untouched(model: nn.Module) -> bool:
     """
     model = uncompiled(model)
     return (
-        type(model) in MODELS
+        computes_as_a_model(type(model))
         and is_as_made(model)
-        and all(functions_of(kind) == functions for kind, functions in AT_IMPORT.items())
+        and not any(is_exchanged(kind, functions) for kind, functions in AT_IMPORT.items())
         and not any(getattr(hooks_of_all, f"_global_{hooks}") for hooks in HOOKS)
         and are_untouched(model)
+    )
+
+
+def is_exchanged(kind: type, functions: dict[str, Any]) -> bool:
+    """Whether a class computes by other functions than these.
+
+    That it has more of them means nothing: `transformers` gives `nn.Module` a method of its own.
+    """
+    now = functions_of(kind)
+    return any(now.get(name) is not functions.get(name) for name in COMPUTING | functions.keys())
+
+
+def computes_as_a_model(kind: type) -> bool:
+    """Whether a class is one of the two, or a relative that is put together in another way only."""
+    if kind in MODELS:
+        return True
+    own = [part for part in kind.__mro__ if part.__module__.startswith(RELATIVES)]
+    computes = any(COMPUTING & vars(part).keys() for part in own)
+    return issubclass(kind, MODELS) and kind in own and not computes
+
+
+def is_unheard_relative(model: nn.Module) -> bool:
+    """Whether a model is of the room of the relatives, and nobody listens or has changed a part."""
+    return (
+        type(model).__module__.startswith(RELATIVES)
+        and not any(getattr(hooks_of_all, f"_global_{hooks}") for hooks in HOOKS)
+        and all(map(is_as_made, model.modules()))
     )
 
 
@@ -90,6 +120,11 @@ def are_untouched(module: nn.Module) -> bool:
         if part is None or place not in PLACES:
             continue
         if type(part) not in PLACES[place] or part._compiled_call_impl is not None:
+            return False
+        # The fast way has no place for these two.
+        if isinstance(part, OutputProjection) and part.bias is not None:
+            return False
+        if name == "cross_attention" and part.norm_q is not None:
             return False
         if not (is_as_made(part) and are_untouched(part)):
             return False

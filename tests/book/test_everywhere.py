@@ -112,7 +112,8 @@ def test_joined_places_are_all_of_them_at_once(places):
     assert whole.name == "python3.12+abroad+avx2"
     assert whole.variables == places["abroad"].variables | places["avx2"].variables
     assert (whole.capability, whole.python, whole.installed) == ("AVX2", "python3.12", "python3.12")
-    assert whole.is_ours and not everywhere.joined(places["avx2"], places["newest"]).is_ours
+    assert whole.is_ours
+    assert not everywhere.joined(places["avx2"], places["newest"]).is_ours
 
 
 def test_one_chapter_and_no_tests(places):

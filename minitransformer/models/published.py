@@ -1,0 +1,252 @@
+"""Weights that others publish, in and out of a folder, under their names.
+
+A relative says where each published tensor goes; the rest is here. Nothing is unpickled, and
+nothing that is not known is passed over in silence.
+
+Built in chapter 12.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from minitransformer.as_configured import check_as_configured
+from minitransformer.files import read_tensors, replacing, write_tensors
+from minitransformer.models.published_config import WITHOUT_EFFECT, PublishedConfig
+from minitransformer.pretrained import CONFIG, WEIGHTS, existing, local_folder, shape_of
+from minitransformer.tokenizer_file import read_json, write_json
+
+__all__ = ["Published", "Stacked"]
+
+INDEX = f"{WEIGHTS}.index.json"
+FILES = (CONFIG, "model*.safetensors", INDEX, "*token*.json", "vocab.*", "merges.txt", "*.spm")
+"""What is fetched of a published model: what it computes with, and its tokenizer's files."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A published tensor that holds several of ours, one after the other.
+
+    Args:
+        names: of ours.
+        transposed: whether matrices are stored (in, out).
+    """
+
+    names: tuple[str, ...]
+    transposed: bool = False
+
+    def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
+        """Ours, of these shapes."""
+        tensor = tensor.T if self.transposed else tensor
+        return list(tensor.split([shape[0] for shape in shapes]))
+
+    def put_together(self, tensors: list[Tensor]) -> Tensor:
+        """Theirs."""
+        tensor = torch.cat(tensors)
+        return tensor.T if self.transposed else tensor
+
+
+def linear(theirs: str, ours: str) -> dict[str, str]:
+    """The names of a matrix and its bias."""
+    return {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
+
+
+def norm(theirs: str, ours: str) -> dict[str, str]:
+    """The names of a norm's gain and bias."""
+    return {f"{theirs}.weight": f"{ours}.gain", f"{theirs}.bias": f"{ours}.bias"}
+
+
+class Published(nn.Module):
+    """A model whose weights others publish, and read.
+
+    Its class takes a `PublishedConfig` and keeps it as `config`.
+
+    Attributes:
+        config_class: of the relative.
+        architecture: what `transformers` calls this model, when it is written.
+        prefix: what stands before each name where the model is part of a larger one.
+        names: for each published tensor ours, or `Stacked` ones, or None for what is no parameter;
+            a star is the number of a layer.
+    """
+
+    config: Any
+    config_class: ClassVar[type[PublishedConfig]]
+    architecture: ClassVar[str]
+    prefix: ClassVar[str] = ""
+    names: ClassVar[Mapping[str, str | Stacked | None]]
+    kept: Mapping[str, Any] = {}
+    """Settings of the `config.json` that was read, which are written back."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_folder: str | os.PathLike[str],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Read published weights, from a folder or from the Hugging Face Hub.
+
+        Args:
+            name_or_folder: a folder with `config.json` and `model.safetensors`, or its shards and
+                their index; or, where there is none of that name, a model on the Hub, which takes
+                `pip install 'minitransformer[hub]'`.
+            device: where to put the model.
+            dtype: of the weights; when left out, as they are stored.
+
+        Returns:
+            The model, in evaluation mode.
+
+        Raises:
+            FileNotFoundError: if there is no such folder or model, or a file is missing.
+            ValueError: if a file is damaged; if it has settings or weights that are not known, or
+                lacks some.
+        """
+        folder = local_folder(name_or_folder, FILES)
+        content = read_json(existing(folder / CONFIG))
+        weights = read_weights(folder)
+        try:
+            model = cls.from_published(content, weights)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{folder}: {error}") from error
+        return model.to(device, dtype).eval()
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
+        """The model of that `config.json` with those weights, under their published names."""
+        with torch.device("meta"):  # nothing is drawn that would be thrown away
+            model = cls(cls.config_class.from_published(content))
+        model.kept = {key: value for key, value in content.items() if WITHOUT_EFFECT.fullmatch(key)}
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        ours = model.translated(weights, parameters)
+        new: dict[nn.Parameter, nn.Parameter] = {}
+        for name, parameter in parameters.items():
+            found = ours.get(name)
+            if found is None:
+                continue  # tied, perhaps: it may be there under its other name
+            if found.shape != parameter.shape:
+                raise ValueError(
+                    f"{name} is {shape_of(found)}, expected {shape_of(parameter)} as configured"
+                )
+            if parameter in new and not torch.equal(new[parameter], found):
+                raise ValueError(f"{name} differs from what it is tied to")
+            new.setdefault(parameter, nn.Parameter(found))
+        missing = [name for name, parameter in parameters.items() if parameter not in new]
+        if missing:
+            raise ValueError(f"{len(missing)} weights are missing; the first is {missing[0]}")
+        for module in model.modules():
+            for name, empty in module._parameters.items():
+                if empty is not None:
+                    module._parameters[name] = new[empty]
+        return model
+
+    def translated(
+        self, weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Published weights under our names."""
+        ours: dict[str, Tensor] = {}
+        unknown = []
+        for name, tensor in weights.items():
+            place, number = self.place_of(name)
+            if place == "":
+                unknown.append(name)
+            elif isinstance(place, str):
+                ours[place.replace("*", number)] = tensor
+            elif place is not None:
+                names = [part.replace("*", number) for part in place.names]
+                if wrong := [part for part in names if part not in parameters]:
+                    raise ValueError(f"{name} has no place: there is no {wrong[0]} as configured")
+                parts = place.take_apart(tensor, [parameters[part].shape for part in names])
+                ours.update(zip(names, parts, strict=True))
+        unknown += [name for name in ours if name not in parameters]
+        if unknown:
+            raise ValueError(f"{len(unknown)} weights are not known; the first is {unknown[0]}")
+        return ours
+
+    def place_of(self, name: str) -> tuple[str | Stacked | None, str]:
+        """Where a published tensor goes, and the number of its layer; "" if it is not known."""
+        for found in (name, self.prefix + name):
+            pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", found, count=1)
+            if pattern in self.names:
+                number = re.search(r"(?<=\.)\d+(?=\.)", found)
+                return self.names[pattern], number[0] if number else ""
+        return "", ""
+
+    def published_weights(self) -> dict[str, Tensor]:
+        """The weights under their published names, each one once."""
+        left = dict(self.named_parameters())
+        numbers = sorted(
+            {found for name in left for found in re.findall(r"\.(\d+)\.", name)}, key=int
+        )
+        published: dict[str, Tensor] = {}
+        for name, place in self.names.items():
+            if place is None:
+                continue
+            wanted = (place,) if isinstance(place, str) else place.names
+            for number in numbers if "*" in name else [""]:
+                parts = [left.pop(part.replace("*", number), None) for part in wanted]
+                whole = [part.detach() for part in parts if part is not None]
+                if whole:
+                    published[name.replace("*", number)] = (
+                        whole[0] if isinstance(place, str) else place.put_together(whole)
+                    )
+        if left:
+            first = next(iter(left))
+            raise ValueError(f"{len(left)} weights have no published name; the first is {first}")
+        return published
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Any) -> None:
+        """Write `config.json` and `model.safetensors`, for `transformers` and `from_pretrained`.
+
+        Args:
+            folder: where to; made if it does not exist.
+            tokenizers: such as `text`, a `PublishedTokenizer` that is to lie beside them.
+
+        Raises:
+            ValueError: if the model is not what its configuration says, so that it would come back
+                as another.
+        """
+        check_as_configured(self)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
+        with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
+            finished = Path(name)
+            with replacing(finished / WEIGHTS) as unfinished:
+                write_tensors(unfinished, self.published_weights(), {"format": "pt"})
+            write_json(content, finished / CONFIG)
+            (folder / CONFIG).unlink(missing_ok=True)  # without it nothing loads
+            (folder / INDEX).unlink(missing_ok=True)
+            os.replace(finished / WEIGHTS, folder / WEIGHTS)
+            os.replace(finished / CONFIG, folder / CONFIG)
+        for tokenizer in tokenizers.values():
+            tokenizer.save_pretrained(folder)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The published weights of a folder, in one file or in shards."""
+    if not (folder / INDEX).is_file():
+        if not (folder / WEIGHTS).is_file() and (found := sorted(folder.glob("*.bin"))):
+            raise FileNotFoundError(
+                f"the folder {folder} has no {WEIGHTS}, only {found[0].name}, a pickle, which runs "
+                "code when it is read; convert it where you trust it"
+            )
+        return read_tensors(existing(folder / WEIGHTS))[0]
+    shard_of = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shard_of, dict):
+        raise ValueError(f"{folder / INDEX} has no weight_map")
+    weights: dict[str, Tensor] = {}
+    for shard in sorted(set(shard_of.values())):
+        weights |= read_tensors(existing(folder / Path(shard).name))[0]
+    if weights.keys() != shard_of.keys():
+        wrong = sorted(weights.keys() ^ shard_of.keys())
+        raise ValueError(
+            f"{folder}: shards and index differ in {len(wrong)} weights; the first is {wrong[0]}"
+        )
+    return weights
