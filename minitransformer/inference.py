@@ -36,7 +36,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     generator: torch.Generator | None = None,
-    bos_id: int = 1,
+    bos_id: int | None = None,
     stop_ids: Sequence[int] = (2,),
 ) -> Tensor:
     """Write one token after another: a target for each source, or what follows each prompt.
@@ -58,7 +58,8 @@ def generate(
         top_k: see `top_k_filter`.
         top_p: see `top_p_filter`.
         generator: where random numbers come from; PyTorch's global generator when left out.
-        bos_id: what the targets of an encoder-decoder model begin with; not returned.
+        bos_id: what the targets of an encoder-decoder model begin with; not returned. When left
+            out, the configuration's `start_id`, and 1 if it has none.
         stop_ids: each of them ends a text.
 
     Returns:
@@ -110,6 +111,8 @@ def generate(
             f"min_new_tokens={min_new_tokens} needs a token that does not end the text, but "
             f"pad_id={pad_id} and stop_ids are all {vocab_size} there are"
         )
+    if bos_id is None:
+        bos_id = getattr(model.config, "start_id", 1)
     is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
     is_stop[list(stop_ids)] = True
     never = torch.tensor(padding, dtype=torch.int64, device=ids.device)
@@ -214,7 +217,7 @@ def translate(
             model,
             src_ids,
             max_new_tokens=max_new_tokens,
-            bos_id=tgt_tokenizer.bos_id,
+            bos_id=getattr(model.config, "start_id", tgt_tokenizer.bos_id),
             stop_ids=[tgt_tokenizer.eos_id],
             **options,
         )
@@ -260,9 +263,9 @@ def complete(
     check_tokenizers(model.config, {"text": tokenizer})
     if not prompts:
         return []
-    rows = [[tokenizer.bos_id, *tokenizer.encode(prompt)] for prompt in prompts]
-    ids = pad_rows(rows, tokenizer.pad_id).to(next(model.parameters()).device)
-    new_ids = generate(
-        model, ids, max_new_tokens=max_new_tokens, stop_ids=[tokenizer.eos_id], **options
-    )
-    return [tokenizer.decode(row) for row in new_ids.tolist()]
+    pad_id = model.config.pad_id
+    rows = [tokenizer.begin(prompt) for prompt in prompts]
+    ids = pad_rows(rows, pad_id).to(next(model.parameters()).device)
+    stop_ids = [] if tokenizer.eos_id is None else [tokenizer.eos_id]  # as a published one may
+    new_ids = generate(model, ids, max_new_tokens=max_new_tokens, stop_ids=stop_ids, **options)
+    return [tokenizer.decode(i for i in row if i != pad_id) for row in new_ids.tolist()]

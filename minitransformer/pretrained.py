@@ -280,7 +280,7 @@ def check_tokenizers(config: TransformerConfig, tokenizers: Mapping[str, Tokeniz
                 f"tokenizer {side} has {tokenizer.vocab_size} tokens, "
                 f"more than the {sizes[side]} of the model"
             )
-        if tokenizer.pad_id != config.pad_id:
+        if config.pad_id >= 0 and tokenizer.pad_id != config.pad_id:
             raise ValueError(
                 f"tokenizer {side} has pad_id={tokenizer.pad_id}, the model {config.pad_id}: "
                 "one would take the padding of the other for a token"

@@ -121,6 +121,10 @@ class Tokenizer(ABC):
                 ids += found
         return ids
 
+    def begin(self, text: str) -> list[int]:
+        """The ids of a text that a model is to go on with: <bos>, then those of `encode`."""
+        return [self.bos_id, *self.encode(text)]
+
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures."""
         return [self.token(index) for index in ids]
@@ -183,12 +187,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a tokenizer.json.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if it is damaged, or as in `from_dict`.
-        """
+        """Read a tokenizer.json; a FileNotFoundError, or ValueErrors as in `from_dict`."""
         return cls.from_dict(read_json(path))
 
 

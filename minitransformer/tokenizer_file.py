@@ -90,7 +90,7 @@ def abbreviated(value: Any) -> str:
 
     Example:
         >>> abbreviated([0.5, None]), len(abbreviated("a" * 40_000))
-        ('[0.5, None]', 119)
+        ('[0.5, None]', 121)
     """
     text = repr(value)
     if len(text) <= LONGEST_IN_AN_ERROR:

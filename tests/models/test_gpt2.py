@@ -18,9 +18,10 @@ from alike import (
 )
 from safetensors.torch import load_file, save_file
 
-from minitransformer import KVCache, fast, generate, pad_rows
+from minitransformer import KVCache, complete, fast, generate, pad_rows
 from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.models import GPT2, GPT2Config
+from minitransformer.models.published_tokenizer import PublishedTokenizer
 
 SIZES = {"vocab_size": 37, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
 VARIANTS = {
@@ -220,3 +221,22 @@ def test_starting_values_are_the_published_ones():
     ):
         assert abs(float(weight.detach().std()) / std - 1) < 0.06
     assert not layer.self_attention.w_q.bias.any()
+
+
+def test_complete_writes_with_a_published_tokenizer(pair):
+    """No text begins with a token of its own, no row is padded with one."""
+    letters = {chr(ord("a") + index): index for index in range(26)}
+    model = {"type": "BPE", "vocab": letters | {"<|endoftext|>": 26}, "merges": []}
+    added = [{"id": 26, "content": "<|endoftext|>", "special": True}]
+    steps = {"pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"}}
+    state = {"model": model, "added_tokens": added, **steps}
+    tokenizer = PublishedTokenizer(state, {"eos": "<|endoftext|>"})
+    assert tokenizer.begin("abc") == [0, 1, 2]
+    with torch.no_grad():
+        pair.ours.output_projection.weight[27:] = 0.0  # what has no letter is never best
+    texts = complete(pair.ours, ["abc", "d"], tokenizer, max_new_tokens=4)
+    for prompt, text in zip(("abc", "d"), texts, strict=True):
+        alone = generate(
+            pair.ours, torch.tensor([tokenizer.encode(prompt)]), max_new_tokens=4, stop_ids=[26]
+        )
+        assert text == tokenizer.decode(i for i in alone[0].tolist() if i >= 0)
