@@ -56,9 +56,10 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 `DecoderOnlyTransformer`, with `LanguageModelTrainer` and `complete`. `python -m minitransformer
 train` trains a real translator in minutes.
 
-Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Two rooms
-lie beside them: `tasks` has the data, and `fast` computes the same with less work (see their own
-`help`). `fast.disabled()` is a context in which everything goes the plain way.
+Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
+beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
+and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
+relatives, whose published weights `published` and `tokenizers` read.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
@@ -86,6 +87,7 @@ lie beside them: `tasks` has the data, and `fast` computes the same with less wo
 | `checkpoint` | 9 | saving a training, to go on with it |
 | `files` | 9 | files that are whole or not there, with checksums |
 | `pretrained`, `model_card` | 9 | saving a model for others, as on the Hugging Face Hub |
+| `as_configured` | 9 | whether a model comes back as it was saved |
 | `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
 | `sampling` | 10 | temperature, top-k, top-p |
@@ -94,11 +96,13 @@ lie beside them: `tasks` has the data, and `fast` computes the same with less wo
 | `language_model` | 10 | training a decoder-only model on text |
 | `plotting` | all | the figures |
 | `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
+| `models`, `published`, `tokenizers` | 11 to 14 | rooms: BERT, GPT-2, Llama, T5, Marian, ViT; their files |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
 
 Masks are boolean and True means "may attend", everywhere.
 """
 
+from minitransformer import models as models
 from minitransformer.attention import (
     ScaledDotProductAttention,
     SelfAttention,

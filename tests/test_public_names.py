@@ -12,11 +12,12 @@ import pytest
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-ROOMS = ("fast", "tasks")
+ROOMS = ("fast", "models", "published", "tasks", "tokenizers")
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
 MODULES = [sys.modules[name] for name in NAMES]
-OBJECTS = {name: getattr(mt, name) for name in mt.__all__}
+PUBLIC = [*mt.__all__, *mt.models.__all__]
+OBJECTS = {name: getattr(mt if name in mt.__all__ else mt.models, name) for name in PUBLIC}
 CALLABLES = [name for name, value in OBJECTS.items() if callable(value)]
 each_callable = pytest.mark.parametrize("name", CALLABLES)
 
@@ -37,13 +38,16 @@ def names_in_examples():
     return found
 
 
-def test_names_are_in_order_and_occur_once():
-    assert list(mt.__all__) == sorted(
-        set(mt.__all__), key=lambda n: (not n.isupper(), n[0].islower(), n)
-    )
+@pytest.mark.parametrize("names", [mt.__all__, mt.models.__all__], ids=["package", "models"])
+def test_names_are_in_order_and_occur_once(names):
+    assert list(names) == sorted(set(names), key=lambda n: (not n.isupper(), n[0].islower(), n))
 
 
-@pytest.mark.parametrize("name", mt.__all__)
+def test_no_relative_has_the_name_of_something_else():
+    assert not set(mt.__all__) & set(mt.models.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_name_belongs_to_one_module(name):
     owners = [module for module in MODULES if name in getattr(module, "__all__", ())]
     assert [vars(module)[name] is OBJECTS[name] for module in owners] == [True]
@@ -61,11 +65,12 @@ def test_name_is_explained(name):
     docstring = inspect.getdoc(OBJECTS[name]) or ""
     assert docstring.split("\n")[0].endswith((".", ":"))
     module = inspect.getmodule(OBJECTS[name]).__name__
-    if module != "minitransformer.plotting" and not module.startswith("minitransformer.fast."):
+    built_in_none = ("minitransformer.plotting", "minitransformer.fast.", "minitransformer.tokenizers.")
+    if not module.startswith(built_in_none):
         assert re.search(r"Built in chapter \d", docstring)
 
 
-@pytest.mark.parametrize("name", mt.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_name_is_used_by_an_example(name):
     assert name in names_in_examples()
 

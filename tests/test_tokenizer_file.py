@@ -2,11 +2,18 @@
 
 import copy
 import json
+import warnings
 
 import pytest
 
-from minitransformer import BPETokenizer, Tokenizer, WordTokenizer
-from minitransformer.tokenizer_file import check_same, read_json, write_json
+from minitransformer import (
+    BPETokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
+from minitransformer.tokenizer_file import NOTHING_ADDED, check_same, read_json, write_json
 
 STATES = {
     "word": json.loads(json.dumps(WordTokenizer.train(["ein zwei"]).to_dict())),
@@ -92,6 +99,57 @@ def test_differences_are_found_at_any_depth():
     check_same({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}], "c": None})
     with pytest.raises(ValueError, match=r"^file.a\[1\].b is 3, expected 2$"):
         check_same({"a": [1, {"b": 3}]}, {"a": [1, {"b": 2}]}, "file")
+
+
+def test_errors_show_the_beginning_of_what_is_long():
+    tokens = [{"id": index, "content": f"<{index}>"} for index in range(256)]
+    with pytest.raises(
+        ValueError, match=r"added_tokens is \[{'id': 0, .*… \(8,?\d+ characters"
+    ) as e:
+        Tokenizer.from_dict(changed("bpe", "added_tokens", value=tokens))
+    assert len(str(e.value)) < 300
+    with pytest.raises(
+        ValueError, match=r"^a is 'xx.*… \(40,002 characters\), expected None$"
+    ) as e:
+        check_same({"a": "x" * 40_000}, {})
+    assert len(str(e.value)) < 200
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_post_processor_that_adds_nothing_is_as_good_as_none(kind):
+    state = changed(kind, "post_processor", value=copy.deepcopy(NOTHING_ADDED))
+    assert Tokenizer.from_dict(state).to_dict() == Tokenizer.from_dict(STATES[kind]).to_dict()
+    state["post_processor"]["single"].append({"SpecialToken": {"id": "<eos>", "type_id": 0}})
+    with pytest.raises(ValueError, match=r"post_processor is {'type': 'TemplateProcessing'"):
+        Tokenizer.from_dict(state)
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        CharacterTokenizer.train(["ein zwei"]),
+        WordTokenizer.train(["ein zwei"]),
+        WordPieceTokenizer.train(["ein zwei"], 40),
+        BPETokenizer.train(["ein zwei ein zwei"], 266),
+    ],
+    ids=lambda tokenizer: type(tokenizer).__name__,
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_what_transformers_saved_again_loads_back(tokenizer, named, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    names = ("pad", "bos", "eos", "unk", "mask") if named else ()
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"),
+        **{f"{name}_token": f"<{name}>" for name in names},
+    )
+    theirs.save_pretrained(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again" / "tokenizer.json")
+    assert type(again) is type(tokenizer)
+    assert again.to_dict() == tokenizer.to_dict()
+    assert again.encode("zwei ein") == theirs("zwei ein")["input_ids"]
 
 
 # --- reading and writing

@@ -25,7 +25,7 @@ PUBLIC = {
     for module in list(sys.modules.values())
     if module.__name__.startswith("minitransformer.")
     for name in getattr(module, "__all__", ())
-    if name in minitransformer.__all__
+    if name in (*minitransformer.__all__, *minitransformer.models.__all__)
 }
 """Each public name, and the name under which it has its entry."""
 
@@ -70,15 +70,16 @@ def entry_of(name: str) -> str | None:
         return None
     if not attribute:
         return PUBLIC[owner]
-    for ancestor in getattr(minitransformer, owner).__mro__:
+    place = minitransformer if owner in minitransformer.__all__ else minitransformer.models
+    for ancestor in getattr(place, owner).__mro__:
         if attribute in vars(ancestor):
             return f"{PUBLIC.get(ancestor.__name__, PUBLIC[owner])}.{attribute}"
     return None
 
 
 def link_to(text: str, number: int) -> str:
-    """A link to a chapter, as reStructuredText."""
-    return f":doc:`{text} </chapters/{CHAPTERS[number]}>`"
+    """A link to a chapter, as reStructuredText; the text itself where it is not written yet."""
+    return f":doc:`{text} </chapters/{CHAPTERS[number]}>`" if number in CHAPTERS else text
 
 
 def prepare_docstring(

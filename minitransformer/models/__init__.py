@@ -7,12 +7,74 @@ published loads with `from_pretrained`, and what is saved loads in `transformers
 
 | module | chapter | what it holds |
 | --- | --- | --- |
+| `bert`, `bert_heads` | 11 | BERT, RoBERTa, DistilBERT; what they are trained for |
 | `gpt2` | 12 | GPT-2 |
-| `assembly` | 12 | what the relatives do to the kit's layers |
-| `published` | 12 | published weights, in and out of a folder |
-| `published_config` | 12 | published configurations |
+| `llama` | 12 | Llama, Mistral, Qwen 2 and 3 |
+| `lora` | 12 | fine-tuning with low rank |
+| `t5`, `t5_layers` | 13 | T5; its positions |
+| `marian` | 13 | Marian and BART |
+| `vit`, `patch_embedding` | 14 | ViT; pictures as tokens |
+| `assembly` | 12 | what all of them do to the kit's layers |
 """
 
-from minitransformer.models.gpt2 import GPT2, GPT2Config
+from minitransformer.models.bert import BERT
+from minitransformer.models.bert_heads import (
+    BERTForMaskedLM,
+    BERTForSequenceClassification,
+    mask_tokens,
+)
+from minitransformer.models.gpt2 import GPT2
+from minitransformer.models.llama import Llama
+from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
+from minitransformer.models.marian import BART, Marian
+from minitransformer.models.patch_embedding import PatchEmbedding
+from minitransformer.models.published_tokenizer import PublishedTokenizer
+from minitransformer.models.t5 import T5
+from minitransformer.models.t5_layers import RelativePositionBias, position_buckets
+from minitransformer.models.vit import ViT
+from minitransformer.published.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
+from minitransformer.published.gpt2_config import GPT2Config
+from minitransformer.published.llama_config import (
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from minitransformer.published.marian_config import BARTConfig, MarianConfig
+from minitransformer.published.rotary_scaling import RotaryScaling
+from minitransformer.published.t5_config import T5Config
+from minitransformer.published.vit_config import Rectangle, ViTConfig
 
-__all__ = ["GPT2", "GPT2Config"]
+__all__ = [
+    "BART",
+    "BERT",
+    "GPT2",
+    "T5",
+    "BARTConfig",
+    "BERTConfig",
+    "BERTForMaskedLM",
+    "BERTForSequenceClassification",
+    "DistilBERTConfig",
+    "GPT2Config",
+    "Llama",
+    "LlamaConfig",
+    "LoRALinear",
+    "Marian",
+    "MarianConfig",
+    "MistralConfig",
+    "PatchEmbedding",
+    "PublishedTokenizer",
+    "Qwen2Config",
+    "Qwen3Config",
+    "Rectangle",
+    "RelativePositionBias",
+    "RoBERTaConfig",
+    "RotaryScaling",
+    "T5Config",
+    "ViT",
+    "ViTConfig",
+    "add_lora",
+    "mask_tokens",
+    "merge_lora",
+    "position_buckets",
+]

@@ -14,9 +14,7 @@ Built in chapter 12. Paper: "Language Models are Unsupervised Multitask Learners
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,62 +24,12 @@ from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Encoder
 from minitransformer.models.assembly import set_eps, start_normal
-from minitransformer.models.published import Published, Stacked, norm
-from minitransformer.models.published_config import ACTIVATION_NAMES, DecoderConfig
 from minitransformer.positional_encoding import LearnedPositionalEncoding
+from minitransformer.published.config import ACTIVATION_NAMES
+from minitransformer.published.gpt2_config import NAMES, GPT2Config
+from minitransformer.published.weights import Published
 
-__all__ = ["GPT2", "GPT2Config"]
-
-
-@dataclass(frozen=True)
-class GPT2Config(DecoderConfig):
-    """The shape of a `GPT2`; left out, that of the smallest one that was published.
-
-    Args:
-        vocab_size: tokens, v.
-        d_model: width, d.
-        num_heads: heads, h.
-        num_layers: layers, N.
-        d_ff: inner width of the feed-forward networks, f; 4d when left out.
-        max_len: longest text, in tokens.
-        activation: as `config.json` calls it.
-        eps: ε of the norms.
-        dropout: as in `TransformerConfig`.
-        tie_output: the output projection uses the embedding's weight.
-    """
-
-    vocab_size: int = 50_257
-    d_model: int = 768
-    num_heads: int = 12
-    num_layers: int = 12
-    d_ff: int | None = None
-    max_len: int = 1024
-    activation: str = "gelu_new"
-    eps: float = 1e-5
-    dropout: float = 0.1
-    tie_output: bool = True
-
-    model_type: ClassVar[str] = "gpt2"
-    keys: ClassVar[Mapping[str, str]] = {
-        "vocab_size": "vocab_size",
-        "n_embd": "d_model",
-        "n_head": "num_heads",
-        "n_layer": "num_layers",
-        "n_inner": "d_ff",
-        "n_positions": "max_len",
-        "activation_function": "activation",
-        "layer_norm_epsilon": "eps",
-        "resid_pdrop": "dropout",
-        "tie_word_embeddings": "tie_output",
-    }
-    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "reorder_and_upcast_attn": (False, True),  # of the order of sums, in half precision
-        "add_cross_attention": (False,),
-        "is_encoder_decoder": (False,),
-    }
-    positional_encoding: ClassVar[str] = "learned"
+__all__ = ["GPT2"]
 
 
 class GPT2(Published, DecoderOnlyTransformer):
@@ -103,28 +51,7 @@ class GPT2(Published, DecoderOnlyTransformer):
     config_class = GPT2Config
     architecture = "GPT2LMHeadModel"
     prefix = "transformer."
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        "transformer.wte.weight": "embedding.weight",
-        "transformer.wpe.weight": "positions.weight",
-        **norm("transformer.ln_f", "decoder.norm"),
-        **norm("transformer.h.*.ln_1", "decoder.layers.*.residual_1.norm"),
-        **norm("transformer.h.*.ln_2", "decoder.layers.*.residual_2.norm"),
-        **{
-            f"transformer.h.*.{theirs}.{kind}": Stacked(
-                tuple(f"decoder.layers.*.{name}.{kind}" for name in ours), kind == "weight"
-            )
-            for kind in ("weight", "bias")
-            for theirs, ours in {
-                "attn.c_attn": [f"self_attention.w_{letter}" for letter in "qkv"],
-                "attn.c_proj": ["self_attention.w_o"],
-                "mlp.c_fc": ["feed_forward.w_1"],
-                "mlp.c_proj": ["feed_forward.w_2"],
-            }.items()
-        },
-        "transformer.h.*.attn.bias": None,  # the causal mask
-        "transformer.h.*.attn.masked_bias": None,
-        "lm_head.weight": "output_projection.weight",
-    }
+    names = NAMES
 
     def __init__(self, config: GPT2Config, generator: torch.Generator | None = None) -> None:
         nn.Module.__init__(self)

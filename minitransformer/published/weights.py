@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from minitransformer.as_configured import check_as_configured
 from minitransformer.files import read_tensors, replacing, write_tensors
-from minitransformer.models.published_config import WITHOUT_EFFECT, PublishedConfig
 from minitransformer.pretrained import CONFIG, WEIGHTS, existing, local_folder, shape_of
+from minitransformer.published.config import WITHOUT_EFFECT, PublishedConfig
 from minitransformer.tokenizer_file import read_json, write_json
 
 __all__ = ["Published", "Stacked"]

@@ -1,0 +1,146 @@
+"""Marian and BART: the encoder-decoder as it was published, for translating and for mending texts.
+
+| | paper's model | Marian | BART | why |
+| --- | --- | --- | --- | --- |
+| positions | sines, cosines in turn | all sines first | learned, a table a side | not said |
+| embeddings | times √d | times √d | as they are | BART's all start with σ = 0.02 |
+| a norm of them | none | none | one a side | not said |
+| activation | ReLU | swish | GELU | BART's as in GPT |
+| bias of logits | none | one | one, which stays 0 | Marian's recurrent models had it |
+| targets begin with | an id of their own | padding, a row of zeros | the end | not said |
+| start | not said | Glorot, as in chapter 8 | σ = 0.02 | BART's as in GPT |
+
+Marian is a toolkit, and the models meant here are those of OPUS-MT, trained with it. Its own angles
+reach 1/10000 in the last pair of features, like those of the paper's code. Published files are read
+by `transformers` with the paper's angles, which end one step before; so they are here. Both
+relatives have one vocabulary and one table of it, for reading, writing and scoring.
+
+Built in chapter 13. Papers: "Marian: Fast Neural Machine Translation in C++" (Junczys-Dowmunt et
+al., 2018); "BART: Denoising Sequence-to-Sequence Pre-training" (Lewis et al., 2020), section 2.1.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitransformer.dropout import Dropout
+from minitransformer.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.encoder_decoder import Decoder, Encoder
+from minitransformer.layer_norm import LayerNorm
+from minitransformer.models.assembly import start_normal
+from minitransformer.positional_encoding import (
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+)
+from minitransformer.published.marian_config import BARTConfig, MarianConfig
+from minitransformer.published.weights import Published
+from minitransformer.transformer import Transformer
+
+__all__ = ["BART", "Marian"]
+
+
+class Marian(Published, Transformer):
+    """Marian, with everything that a `Transformer` can do.
+
+    Targets begin with `config.start_id`: `generate(model, ids, bos_id=model.config.start_id)`.
+
+    Args:
+        config: the model's configuration.
+        generator: source of the starting values; PyTorch's global one when left out.
+
+    Example:
+        >>> sizes = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
+        >>> model = Marian(MarianConfig(30, 12, 1, 2, encoder_d_ff=20, decoder_d_ff=16, **sizes))
+        >>> model(torch.tensor([[5, 6, 7], [8, 9, 29]]), torch.tensor([[29, 4], [29, 3]])).shape
+        torch.Size([2, 2, 30])
+
+    Built in chapter 13. Paper: Junczys-Dowmunt et al. (2018).
+    """
+
+    config: Any
+    config_class = MarianConfig
+    architecture = "MarianMTModel"
+    prefix = "model."
+    names = MarianConfig.names
+
+    def __init__(self, config: MarianConfig, generator: torch.Generator | None = None) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        vocab_size, d_model = config.vocab_size, config.d_model
+        scale = None if config.scale_embedding else 1.0
+        self.src_embedding = TokenEmbedding(vocab_size, d_model, scale=scale)
+        self.tgt_embedding = TokenEmbedding(vocab_size, d_model, scale=scale)
+        self.tgt_embedding.weight = self.src_embedding.weight
+        self.add_positions(d_model, config.max_len)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(config.num_encoder_layers, **config.layer_options("encoder"))
+        self.decoder = Decoder(config.num_decoder_layers, **config.layer_options("decoder"))
+        self.output_projection = OutputProjection(
+            vocab_size, d_model, tied_to=self.tgt_embedding, bias=True
+        )
+        self.initialise(generator)
+
+    def add_positions(self, d_model: int, max_len: int) -> None:
+        """The paper's table, its columns in another order: all sines, then all cosines."""
+        self.positions = SinusoidalPositionalEncoding(d_model, max_len)
+        table = self.positions.table
+        self.positions.table = torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """Draw every parameter anew, as the kit does; the vector of padding is 0."""
+        super().initialise(generator)
+        nn.init.zeros_(self.src_embedding.weight[self.config.pad_id])
+
+    def embed(
+        self, embedding: TokenEmbedding, ids: Tensor, start: int = 0, left_padding: Any = None
+    ) -> Tensor:
+        """As the kit does it; what padding, the begin of targets, is read as learns nothing."""
+        x = super().embed(embedding, ids, start, left_padding)
+        return torch.where((ids == self.config.pad_id)[..., None], x.detach(), x)
+
+    def translated(
+        self, weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Published weights under our names; the bias of logits is 0 where it is left out."""
+        ours = super().translated(weights, parameters)
+        table = ours.get("src_embedding.weight", torch.empty(0))
+        return {"output_projection.bias": table.new_zeros(self.config.vocab_size)} | ours
+
+
+class BART(Marian):
+    """BART, with everything that a `Transformer` can do; its arguments are those of `Marian`.
+
+    Example:
+        >>> sizes = {"encoder_num_heads": 3, "decoder_num_heads": 2}
+        >>> model = BART(BARTConfig(30, 12, 1, 2, encoder_d_ff=20, decoder_d_ff=16, **sizes))
+        >>> model(torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[2, 4], [2, 3]])).shape
+        torch.Size([2, 2, 30])
+
+    Built in chapter 13. Paper: Lewis et al. (2020), section 2.1.
+    """
+
+    config_class = BARTConfig
+    architecture = "BartForConditionalGeneration"
+    names = BARTConfig.names
+
+    def add_positions(self, d_model: int, max_len: int) -> None:
+        """A table and a norm for each side; the first two rows of a table are never read."""
+        self.positions = None
+        for side in ("src", "tgt"):
+            setattr(self, f"{side}_positions", LearnedPositionalEncoding(d_model, max_len + 2))
+            setattr(self, f"{side}_norm", LayerNorm(d_model))
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """Draw every parameter anew, with σ = 0.02; the vector of padding is 0."""
+        start_normal(self, 0.02, generator)
+        nn.init.zeros_(self.src_embedding.weight[self.config.pad_id])
+
+    def embed(
+        self, embedding: TokenEmbedding, ids: Tensor, start: int = 0, left_padding: Any = None
+    ) -> Tensor:
+        """Vectors of tokens and positions, normed: with the table and the norm of their side."""
+        side = "src" if embedding is self.src_embedding else "tgt"
+        positions, norm = getattr(self, f"{side}_positions"), getattr(self, f"{side}_norm")
+        return norm(positions(super().embed(embedding, ids, start), start + 2))

@@ -1,0 +1,139 @@
+"""T5: the encoder-decoder for which every task is text in and text out, as it was published.
+
+| | paper's model | T5 | why |
+| --- | --- | --- | --- |
+| positions | sinusoidal, added | a bias of the scores, by distance | simple; any length |
+| norms | layer norm after each sum | RMSNorm before each sub-layer | only rescaling is kept |
+| biases | in feed-forward networks | none | not said |
+| scores | divided by √e | as they are | W^Q starts smaller by √e instead |
+| width of a head | d/h | its own number | wide attention in the largest ones |
+| embeddings | times √d | as they are | they start with σ = 1 |
+| logits | as they are | divided by √d | takes that σ back |
+| dropout | on sums | also on weights, inner units, last rows | not said |
+| a target begins with | its own id | padding | no id is spent |
+
+T5 1.1 and FLAN-T5: a gated network with GELU, better at the same cost; the output is not tied, and
+its logits are not divided.
+
+Built in chapter 13. Papers: "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+Transformer" (Raffel et al., 2020), section 2.1, and their code; Shazeer (2020).
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from minitransformer.dropout import Dropout
+from minitransformer.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.encoder_decoder import Decoder, Encoder
+from minitransformer.models.assembly import set_eps
+from minitransformer.models.t5_layers import stack_of
+from minitransformer.published.t5_config import T5Config
+from minitransformer.published.weights import Published, Stacked
+from minitransformer.transformer import Transformer
+
+__all__ = ["T5"]
+
+SUBLAYERS = {
+    "SelfAttention": "self_attention",
+    "EncDecAttention": "cross_attention",
+    "DenseReluDense": "feed_forward",
+}
+PARTS = {"q": "w_q", "k": "w_k", "v": "w_v", "o": "w_o"}
+PARTS |= {"wi": "w_1", "wi_0": "w_1", "wi_1": "w_3", "wo": "w_2"}
+
+
+def names_of(stack: str, sublayers: Mapping[str, str]) -> dict[str, str]:
+    """The published names of a stack's weights, and ours."""
+    block, layer = f"{stack}.block.*.layer", f"{stack}.layers.*"
+    names = {f"{stack}.final_layer_norm.weight": f"{stack}.norm.0.gain"}
+    for index, (theirs, ours) in enumerate(sublayers.items()):
+        names[f"{block}.{index}.layer_norm.weight"] = f"{layer}.residual_{index + 1}.norm.gain"
+        for part in PARTS:
+            names[f"{block}.{index}.{theirs}.{part}.weight"] = (
+                f"{layer}.{ours}.{PARTS[part]}.weight"
+            )
+    table = f"{block}.0.SelfAttention.relative_attention_bias.weight"
+    return names | {table: f"{layer}.self_attention.position_bias.weight"}
+
+
+class T5(Published, Transformer):
+    """T5, with everything that a `Transformer` can do.
+
+    Args:
+        config: the model's configuration.
+        generator: source of the starting values; PyTorch's global one when left out.
+
+    Example:
+        >>> sizes = {"d_model": 12, "d_k": 5, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 2}
+        >>> model = T5(T5Config(vocab_size=30, **sizes))
+        >>> model(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[0, 4], [0, 3]])).shape
+        torch.Size([2, 2, 30])
+
+    Built in chapter 13. Paper: Raffel et al. (2020), section 2.1.
+    """
+
+    config: Any
+    config_class = T5Config
+    architecture = "T5ForConditionalGeneration"
+    names: ClassVar[Mapping[str, str | Stacked | None]] = {
+        "shared.weight": "src_embedding.weight",
+        "encoder.embed_tokens.weight": "src_embedding.weight",
+        "decoder.embed_tokens.weight": "tgt_embedding.weight",
+        **names_of(
+            "encoder", {"SelfAttention": "self_attention", "DenseReluDense": "feed_forward"}
+        ),
+        **names_of("decoder", SUBLAYERS),
+        "decoder.block.*.layer.1.EncDecAttention.relative_attention_bias.weight": None,  # of no use
+        "lm_head.weight": "output_projection.weight",
+    }
+
+    def __init__(self, config: T5Config, generator: torch.Generator | None = None) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        self.positions = None
+        self.dropout = Dropout(config.dropout)
+        self.src_embedding = TokenEmbedding(config.vocab_size, config.d_model, scale=1.0)
+        self.tgt_embedding = self.src_embedding
+        depth = config.num_encoder_layers
+        self.encoder = stack_of(Encoder, depth, config)
+        if config.num_decoder_layers is not None:
+            depth = config.num_decoder_layers
+        self.decoder = stack_of(Decoder, depth, config)
+        tied_to = self.src_embedding if config.tie_output else None
+        self.output_projection = OutputProjection(
+            config.vocab_size, config.d_model, tied_to=tied_to
+        )
+        set_eps(self, config.eps)
+        self.initialise(generator)
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
+        """As every relative; but tied is what the weights say, for `transformers` 5 says it always.
+
+        A file of T5 1.1 that was saved again calls the output tied, and holds one of its own.
+        """
+        head, table = weights.get("lm_head.weight"), weights.get("shared.weight")
+        tied = head is None or (table is not None and torch.equal(head, table))
+        scaled = {"scale_decoder_outputs": content.get("tie_word_embeddings", True)}
+        return super().from_published(scaled | {**content, "tie_word_embeddings": tied}, weights)
+
+    def published_weights(self) -> dict[str, Tensor]:
+        """The weights under their published names; a gated network's first has another."""
+        gated, found = "gated" in self.config.network, super().published_weights()
+        return {name.replace(".wi.", ".wi_0.") if gated else name: w for name, w in found.items()}
+
+    def initialise(self, generator: torch.Generator | None) -> None:
+        """Draw every parameter anew, as Raffel et al. did: each product starts with rows of size 1.
+
+        W^Q starts smaller by √e, in place of the division of the scores.
+        """
+        for name, parameter in self.named_parameters():
+            kind, d_model = name.split(".")[-2], self.config.d_model
+            if kind in ("norm", "0"):
+                continue  # gains are 1
+            fan_in = parameter.size(1) * (self.config.d_k if kind == "w_q" else 1)
+            std = {"src_embedding": 1.0, "position_bias": d_model**-0.5}.get(kind, fan_in**-0.5)
+            nn.init.normal_(parameter, std=std, generator=generator)

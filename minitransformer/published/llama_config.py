@@ -1,0 +1,200 @@
+"""The configurations of Llama and its relatives, as `config.json` says them.
+
+Built in chapter 12.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from minitransformer.published.config import DecoderConfig
+from minitransformer.published.rotary_scaling import RotaryScaling
+
+__all__ = ["LlamaConfig", "MistralConfig", "Qwen2Config", "Qwen3Config"]
+
+PLAIN = RotaryScaling()
+COMMON = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "intermediate_size": "d_ff",
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "d_k",
+    "max_position_embeddings": "max_len",
+    "hidden_act": "activation",
+    "rms_norm_eps": "eps",
+    "rope_parameters": "rotary",
+    "tie_word_embeddings": "tie_output",
+}
+ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
+
+
+@dataclass(frozen=True)
+class LlamaConfig(DecoderConfig):
+    """The shape of a `Llama`; left out, that of the first one with 7 billion parameters.
+
+    Args:
+        vocab_size: tokens, v.
+        d_model: width, d.
+        num_heads: heads, h.
+        num_layers: layers, N.
+        d_ff: inner width of the feed-forward networks, f.
+        num_kv_heads: heads of keys and values; h when left out.
+        d_k: width of a head, e; d/h when left out.
+        max_len: longest text, in tokens.
+        activation: of the gate, as `config.json` calls it.
+        eps: ε of the norms.
+        rotary: how fast the pairs of queries and keys turn.
+        attention_bias: whether the projections of attention have biases.
+        mlp_bias: whether those of the feed-forward networks have.
+        window: how many keys a query sees, its own among them; all before it when left out.
+        first_window_layer: layers before this one see all.
+        tie_output: the output projection uses the embedding's weight.
+    """
+
+    vocab_size: int = 32_000
+    d_model: int = 4096
+    num_heads: int = 32
+    num_layers: int = 32
+    d_ff: int = 11_008
+    num_kv_heads: int | None = None
+    d_k: int | None = None
+    max_len: int = 2048
+    activation: str = "silu"
+    eps: float = 1e-6
+    rotary: RotaryScaling = PLAIN
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    window: int | None = None
+    first_window_layer: int = 0
+    tie_output: bool = False
+
+    model_type: ClassVar[str] = "llama"
+    also: ClassVar[tuple[str, ...]] = ("mistral", "qwen2", "qwen3")
+    architecture: ClassVar[str] = "LlamaForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = COMMON | {
+        "attention_bias": "attention_bias",
+        "mlp_bias": "mlp_bias",
+    }
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "rope_interleaved": (False,),
+        "is_llama_config": (True, False),
+    }
+    positional_encoding: ClassVar[str] = "rotary"
+    output_bias: ClassVar[bool] = True  # where attention has biases, its last projection has one
+    qk_norm: ClassVar[bool] = False
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head, e."""
+        return self.d_model // self.num_heads if self.d_k is None else self.d_k
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any]) -> Self:
+        """The configuration that a `config.json` says, of the relative that it names."""
+        relative = RELATIVES.get(content.get("model_type"), cls)
+        if cls is LlamaConfig and relative is not cls:
+            return relative.from_published(content)
+        others = {key: value for key, value in content.items() if key not in ROTARY}
+        rotary = RotaryScaling.from_published(content)
+        return super().from_published({**others, "rope_parameters": rotary})
+
+    def to_published(self) -> dict[str, Any]:
+        """What `config.json` says of this configuration.
+
+        Raises:
+            ValueError: if the relative has no setting for what it says.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in self.keys.values() and value != field.default:
+                raise ValueError(f"a {self.model_type} has no setting for {field.name}={value!r}")
+        return {
+            **super().to_published(),
+            "architectures": [self.architecture],
+            "num_key_value_heads": self.num_kv_heads or self.num_heads,
+            "head_dim": self.head_width,
+            **self.rotary.to_published(),
+        }
+
+
+@dataclass(frozen=True)
+class MistralConfig(LlamaConfig):
+    """The shape of a Mistral, see `LlamaConfig`; left out, that of the first one."""
+
+    d_ff: int = 14_336
+    num_kv_heads: int | None = 8
+    max_len: int = 131_072
+    window: int | None = 4096
+
+    model_type: ClassVar[str] = "mistral"
+    also: ClassVar[tuple[str, ...]] = ()
+    architecture: ClassVar[str] = "MistralForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = COMMON | {"sliding_window": "window"}
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+
+@dataclass(frozen=True)
+class Qwen2Config(LlamaConfig):
+    """The shape of a Qwen 2, see `LlamaConfig`: queries, keys and values have biases."""
+
+    vocab_size: int = 151_936
+    d_ff: int = 22_016
+    num_kv_heads: int | None = 32
+    max_len: int = 32_768
+    attention_bias: bool = True
+    first_window_layer: int = 28
+
+    model_type: ClassVar[str] = "qwen2"
+    also: ClassVar[tuple[str, ...]] = ()
+    architecture: ClassVar[str] = "Qwen2ForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = COMMON | {
+        "sliding_window": "window",
+        "max_window_layers": "first_window_layer",
+    }
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    output_bias: ClassVar[bool] = False
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What `config.json` calls the layers."""
+        full = self.num_layers if self.window is None else self.first_window_layer
+        kinds = ("full_attention", "sliding_attention")
+        return [kinds[index >= full] for index in range(self.num_layers)]
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any]) -> Self:
+        """The configuration that a `config.json` says; see `LlamaConfig`."""
+        content = {"sliding_window": 4096, **content}
+        layer_types = content.pop("layer_types", None)
+        if not content.pop("use_sliding_window", False):
+            content["sliding_window"] = None
+        elif layer_types is not None:
+            content["max_window_layers"] = layer_types.count("full_attention")
+        config = super().from_published(content)
+        if layer_types not in (None, config.layer_types):
+            raise ValueError(f"layer_types is {layer_types!r}, expected {config.layer_types!r}")
+        return config
+
+    def to_published(self) -> dict[str, Any]:
+        """What `config.json` says of this configuration; see `LlamaConfig`."""
+        return {**super().to_published(), "use_sliding_window": self.window is not None}
+
+
+@dataclass(frozen=True)
+class Qwen3Config(Qwen2Config):
+    """The shape of a Qwen 3, see `LlamaConfig`: each head's queries and keys are normalised."""
+
+    d_k: int | None = 128
+    attention_bias: bool = False
+
+    model_type: ClassVar[str] = "qwen3"
+    architecture: ClassVar[str] = "Qwen3ForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = {**Qwen2Config.keys, "attention_bias": "attention_bias"}
+    output_bias: ClassVar[bool] = True
+    qk_norm: ClassVar[bool] = True
+
+
+CONFIGS: tuple[type[LlamaConfig], ...] = (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+RELATIVES: dict[Any, Any] = {config.model_type: config for config in CONFIGS}

@@ -1,0 +1,200 @@
+"""The configurations of Marian and BART, and what their files call our weights.
+
+Built in chapter 13.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from minitransformer.published.config import ACTIVATION_NAMES, PublishedConfig
+from minitransformer.published.weights import Stacked, linear, norm
+
+__all__ = ["BARTConfig", "MarianConfig"]
+
+SAID_ELSEWHERE = re.compile(
+    "init_std|(en|de)coder_layerdrop|num_hidden_layers|extra_pos_embeddings|save_step"
+    "|forced?_[be]os_token.*|bad_words_ids|num_beams|do_sample|m(ax|in)_length|length_penalty"
+    "|early_stopping|no_repeat_ngram_size|renormalize_logits"
+)
+"""Settings of training and of `generate`, or said twice: none of them changes logits."""
+
+
+class Row(Stacked):
+    """A vector of ours that is published as a matrix of one row."""
+
+    def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
+        """Ours."""
+        return [tensor.squeeze(0)]
+
+    def put_together(self, tensors: list[Tensor]) -> Tensor:
+        """Theirs."""
+        return tensors[0][None]
+
+
+def names_of(side: str, *norms: str) -> dict[str, str]:
+    """The names in the layers of one side, theirs and ours; `norms` are theirs, in their order."""
+    theirs, ours = f"model.{side}.layers.*", f"{side}.layers.*"
+    names: dict[str, str] = {}
+    for attention, own in (("self_attn", "self_attention"), ("encoder_attn", "cross_attention")):
+        for letter, projection in zip("qkvo", ("q", "k", "v", "out"), strict=True):
+            names |= linear(f"{theirs}.{attention}.{projection}_proj", f"{ours}.{own}.w_{letter}")
+    for number in (1, 2):
+        names |= linear(f"{theirs}.fc{number}", f"{ours}.feed_forward.w_{number}")
+    for number, name in enumerate(norms, start=1):
+        names |= norm(f"{theirs}.{name}_layer_norm", f"{ours}.residual_{number}.norm")
+    return names
+
+
+@dataclass(frozen=True)
+class MarianConfig(PublishedConfig):
+    """The shape of a `Marian`; left out, what `transformers` takes then.
+
+    Args:
+        vocab_size: tokens, v, in the one vocabulary of both sides.
+        d_model: width, d.
+        num_encoder_layers: layers of the encoder, N.
+        num_decoder_layers: layers of the decoder.
+        encoder_num_heads: heads of each attention in the encoder, h.
+        decoder_num_heads: the same in the decoder.
+        encoder_d_ff: inner width of the feed-forward networks in the encoder, f.
+        decoder_d_ff: the same in the decoder.
+        max_len: longest text, in tokens, on either side.
+        activation: as `config.json` calls it.
+        scale_embedding: whether tokens' vectors are multiplied by √d.
+        dropout: as in `TransformerConfig`.
+        pad_id: what fills short rows.
+        start_id: what targets begin with, the `bos_id` of `generate`.
+
+    Raises:
+        ValueError: if the activation is unknown, or an id lies outside the vocabulary.
+
+    Built in chapter 13.
+    """
+
+    vocab_size: int = 58_101
+    d_model: int = 1024
+    num_encoder_layers: int = 12
+    num_decoder_layers: int = 12
+    encoder_num_heads: int = 16
+    decoder_num_heads: int = 16
+    encoder_d_ff: int = 4096
+    decoder_d_ff: int = 4096
+    max_len: int = 1024
+    activation: str = "gelu"
+    scale_embedding: bool = False
+    dropout: float = 0.1
+    pad_id: int = 58_100
+    start_id: int = 58_100
+
+    model_type: ClassVar[str] = "marian"
+    keys: ClassVar[Mapping[str, str]] = {
+        **{key: key for key in ("vocab_size", "d_model", "scale_embedding", "dropout")},
+        "encoder_layers": "num_encoder_layers",
+        "decoder_layers": "num_decoder_layers",
+        "encoder_attention_heads": "encoder_num_heads",
+        "decoder_attention_heads": "decoder_num_heads",
+        "encoder_ffn_dim": "encoder_d_ff",
+        "decoder_ffn_dim": "decoder_d_ff",
+        "max_position_embeddings": "max_len",
+        "activation_function": "activation",
+        "pad_token_id": "pad_id",
+        "decoder_start_token_id": "start_id",
+    }
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "share_encoder_decoder_embeddings": (True,),
+        "tie_word_embeddings": (True,),
+        # Old files say these too:
+        "normalize_before": (False,),
+        "normalize_embedding": (False,),
+        "add_final_layer_norm": (False,),
+        "static_position_embeddings": (True,),
+        "add_bias_logits": (False, True),  # the bias counts, whatever this says
+    }
+    names: ClassVar[Mapping[str, str | Stacked | None]] = {
+        "final_logits_bias": Row(("output_projection.bias",)),
+        "model.shared.weight": "src_embedding.weight",
+        "model.encoder.embed_tokens.weight": "src_embedding.weight",
+        "model.decoder.embed_tokens.weight": "tgt_embedding.weight",
+        "lm_head.weight": "output_projection.weight",
+        "model.encoder.embed_positions.weight": None,  # they follow from a formula
+        "model.decoder.embed_positions.weight": None,
+        **names_of("encoder", "self_attn", "final"),
+        **names_of("decoder", "self_attn", "encoder_attn", "final"),
+    }
+    positional_encoding: ClassVar[str] = "sinusoidal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("pad_id", "start_id"):
+            if not 0 <= (index := getattr(self, name)) < self.vocab_size:
+                raise ValueError(
+                    f"{name} must lie in the vocabulary of {self.vocab_size} tokens, got {index}"
+                )
+
+    def layer_options(self, side: str) -> dict[str, Any]:
+        """The keyword arguments of the layers of one side, "encoder" or "decoder"."""
+        return {
+            "d_model": self.d_model,
+            "num_heads": getattr(self, f"{side}_num_heads"),
+            "d_ff": getattr(self, f"{side}_d_ff"),
+            "dropout": self.dropout,
+            "activation": ACTIVATION_NAMES[self.activation],
+        }
+
+    @property
+    def src_vocab_size(self) -> int:
+        """The one vocabulary, of what is read."""
+        return self.vocab_size
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """The same, of what is written."""
+        return self.vocab_size
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any]) -> Self:
+        """As `PublishedConfig` does it; two vocabularies are refused."""
+        said = {key: value for key, value in content.items() if not SAID_ELSEWHERE.fullmatch(key)}
+        tgt_size, size = (
+            said.pop("decoder_vocab_size", None),
+            said.get("vocab_size", cls.vocab_size),
+        )
+        if tgt_size not in (None, size):
+            raise ValueError(f"decoder_vocab_size is {tgt_size}, expected vocab_size={size}")
+        return super().from_published(said)
+
+
+@dataclass(frozen=True)
+class BARTConfig(MarianConfig):
+    """The shape of a `BART`; left out, that of the large one. See `MarianConfig`.
+
+    Built in chapter 13.
+    """
+
+    vocab_size: int = 50_265
+    pad_id: int = 1
+    start_id: int = 2
+
+    model_type: ClassVar[str] = "bart"
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **MarianConfig.fixed,
+        "normalize_embedding": (True,),
+        "static_position_embeddings": (False,),
+    }
+    names: ClassVar[Mapping[str, str | Stacked | None]] = {
+        **MarianConfig.names,
+        "model.encoder.embed_positions.weight": "src_positions.weight",
+        "model.decoder.embed_positions.weight": "tgt_positions.weight",
+        **norm("model.encoder.layernorm_embedding", "src_norm"),
+        **norm("model.decoder.layernorm_embedding", "tgt_norm"),
+        "model.encoder.version": None,
+        "model.decoder.version": None,
+    }
+    positional_encoding: ClassVar[str] = "learned"

@@ -1,0 +1,230 @@
+"""Tokenizers in the shapes that others publish, trained on small texts: there is no hub here.
+
+Each is the content of a `tokenizer.json`: the vocabulary is our own, all steps are the published
+ones, down to their options.
+"""
+
+import json
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+import pytest
+from helpers import real_texts
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, trainers
+from tokenizers import pre_tokenizers as pre
+from tokenizers import processors as post
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    model_proto = pytest.importorskip("sentencepiece.sentencepiece_model_pb2").ModelProto
+
+LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_PATTERN = LLAMA3_PATTERN.replace("{1,3}", "")
+OTHER_WORDS = [
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "Voix ambiguë d'un cœur qui, au zéphyr, préfère les jattes de kiwis.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю.",
+    "いろはにほへと ちりぬるを、東京と大阪。 我能吞下玻璃而不伤身体。",
+    "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. דג סקרן שט בים מאוכזב",
+    "don't we'll they've I'm he'd it's DON'T 12 345 6789 x²+½ 3.14 😀👍🏽 naïve café",
+]
+
+
+@cache
+def texts():
+    """What they are trained on."""
+    return [line for text in real_texts(150_000) for line in text.split("\n")] + OTHER_WORDS * 9
+
+
+def special(*contents, **flags):
+    return [AddedToken(content, special=True, normalized=False, **flags) for content in contents]
+
+
+def byte_level_bpe(pre_tokenizer, specials, vocab_size=800, normalizer=None, **options):
+    """Byte-level BPE with these settings."""
+    tokenizer = Tokenizer(models.BPE(**options))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre.ByteLevel.alphabet()
+    learn = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), learn)
+    return tokenizer
+
+
+def gpt2():
+    specials = special("<|endoftext|>")
+    tokenizer = byte_level_bpe(pre.ByteLevel(add_prefix_space=False), specials)
+    tokenizer.post_processor = post.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def roberta(add_prefix_space=False):
+    specials = [*special("<s>", "<pad>", "</s>", "<unk>"), *special("<mask>", lstrip=True)]
+    tokenizer = byte_level_bpe(pre.ByteLevel(add_prefix_space=add_prefix_space), specials)
+    tokenizer.post_processor = post.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
+    )
+    return tokenizer
+
+
+def llama3():
+    cut = pre.Split(Regex(LLAMA3_PATTERN), "isolated")
+    tokenizer = byte_level_bpe(
+        pre.Sequence([cut, pre.ByteLevel(add_prefix_space=False, use_regex=False)]), []
+    )
+    state = json.loads(tokenizer.to_str())
+    state["model"]["ignore_merges"] = True
+    tokenizer = Tokenizer.from_str(json.dumps(state))
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    tokenizer.add_special_tokens(
+        special(*names, *(f"<|reserved_special_token_{n}|>" for n in range(250)))
+    )
+    begin = tokenizer.token_to_id("<|begin_of_text|>")
+    template = post.TemplateProcessing(
+        single="<|begin_of_text|> $A",
+        pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+        special_tokens=[("<|begin_of_text|>", begin)],
+    )
+    tokenizer.post_processor = post.Sequence([post.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
+def qwen2():
+    cut = pre.Split(Regex(QWEN2_PATTERN), "isolated")
+    byte_level = pre.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer = byte_level_bpe(
+        pre.Sequence([cut, byte_level]), [], normalizer=normalizers.NFC(), unk_token=None
+    )
+    tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("<think>")])
+    tokenizer.post_processor = post.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def smollm2():
+    cut = pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)])
+    specials = special("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>")
+    return byte_level_bpe(cut, specials)
+
+
+def llama2(metaspace=False):
+    """BPE of characters with a way out in bytes; spaces are made visible in one of two ways."""
+    learner = Tokenizer(models.BPE(unk_token="<unk>"))
+    learner.pre_tokenizer = pre.Metaspace()
+    specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    learn = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=specials, limit_alphabet=90, show_progress=False
+    )
+    learner.train_from_iterator(texts(), learn)
+    state = json.loads(learner.to_str())
+    state["model"] |= {"fuse_unk": True, "byte_fallback": True}
+    state["added_tokens"] = state["added_tokens"][:3]
+    tokenizer = Tokenizer.from_str(json.dumps(state))
+    joined = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*joined, decoders.Strip(" ", 1, 0)])
+    if metaspace:
+        tokenizer.pre_tokenizer = pre.Metaspace(prepend_scheme="first", split=False)
+    else:
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+        tokenizer.pre_tokenizer = None
+    tokenizer.post_processor = post.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
+def bert(lowercase=True):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre.BertPreTokenizer()
+    learn = trainers.WordPieceTrainer(
+        vocab_size=1200,
+        special_tokens=special("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), learn)
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = post.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
+
+
+@cache
+def sentence_piece(vocab_size=700, **options):
+    """The file of a SentencePiece model with T5's special tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "texts.txt")
+        path.write_text("\n".join(texts()[::2] + OTHER_WORDS), encoding="utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(path),
+            model_prefix=str(Path(folder, "spiece")),
+            vocab_size=vocab_size,
+            minloglevel=2,
+            num_threads=1,
+            **({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1} | options),
+        )
+        return Path(folder, "spiece.model").read_bytes()
+
+
+def t5(replaces=False):
+    """Unigram with the map of characters that its SentencePiece model has."""
+    content = model_proto.FromString(sentence_piece())
+    vocab = [(piece.piece, piece.score) for piece in content.pieces]
+    vocab += [(f"<extra_id_{number}>", 0.0) for number in reversed(range(100))]
+    tokenizer = Tokenizer(models.Unigram(vocab, 2, False))
+    normalizer = normalizers.Precompiled(content.normalizer_spec.precompiled_charsmap)
+    if replaces:
+        more = [normalizers.Strip(left=False), normalizers.Replace(Regex(" {2,}"), "▁")]
+        tokenizer.normalizer = normalizers.Sequence([normalizer, *more])
+        tokenizer.pre_tokenizer = pre.Metaspace(prepend_scheme="always", split=True)
+    else:
+        tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(special("<pad>", "</s>", "<unk>"))
+    tokenizer.add_special_tokens(special(*(f"<extra_id_{n}>" for n in reversed(range(100)))))
+    tokenizer.post_processor = post.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return tokenizer
+
+
+KINDS = {
+    "gpt2": gpt2,
+    "roberta": roberta,
+    "roberta with a space before": lambda: roberta(add_prefix_space=True),
+    "llama3": llama3,
+    "qwen2": qwen2,
+    "smollm2": smollm2,
+    "llama2": llama2,
+    "llama2 with metaspace": lambda: llama2(metaspace=True),
+    "bert": bert,
+    "bert cased": lambda: bert(lowercase=False),
+    "t5": t5,
+    "t5 with replacements": lambda: t5(replaces=True),
+}
+
+
+@cache
+def trained(kind):
+    """One of these tokenizers, of the library, and the content of its file."""
+    tokenizer = KINDS[kind]()
+    return tokenizer, json.loads(tokenizer.to_str())
