@@ -96,7 +96,8 @@ relatives, whose published weights `published` and `tokenizers` read.
 | `language_model` | 10 | training a decoder-only model on text |
 | `plotting` | all | the figures |
 | `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
-| `models`, `published`, `tokenizers` | 11 to 14 | rooms: BERT, GPT-2, Llama, T5, Marian, ViT; their files |
+| `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
+| `published`, `tokenizers` | | rooms: what their files hold |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
 
 Masks are boolean and True means "may attend", everywhere.

@@ -66,7 +66,12 @@ FLOORS = [
     },
     {"fast.single_position", "model_card", "models.t5_layers", "wordpiece"},
     {"pretrained", "tokenizers.pre_tokenization"},
-    {"published.weights", "tokenizers.special_tokens", "tokenizers.tokenizer_folder", "transformer"},
+    {
+        "published.weights",
+        "tokenizers.special_tokens",
+        "tokenizers.tokenizer_folder",
+        "transformer",
+    },
     {
         "decoder_only",
         "models.bert",

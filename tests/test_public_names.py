@@ -65,7 +65,11 @@ def test_name_is_explained(name):
     docstring = inspect.getdoc(OBJECTS[name]) or ""
     assert docstring.split("\n")[0].endswith((".", ":"))
     module = inspect.getmodule(OBJECTS[name]).__name__
-    built_in_none = ("minitransformer.plotting", "minitransformer.fast.", "minitransformer.tokenizers.")
+    built_in_none = (
+        "minitransformer.plotting",
+        "minitransformer.fast.",
+        "minitransformer.tokenizers.",
+    )
     if not module.startswith(built_in_none):
         assert re.search(r"Built in chapter \d", docstring)
 

@@ -28,7 +28,6 @@ from minitransformer.models.llama import Llama
 from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
 from minitransformer.models.marian import BART, Marian
 from minitransformer.models.patch_embedding import PatchEmbedding
-from minitransformer.models.published_tokenizer import PublishedTokenizer
 from minitransformer.models.t5 import T5
 from minitransformer.models.t5_layers import RelativePositionBias, position_buckets
 from minitransformer.models.vit import ViT
@@ -44,6 +43,7 @@ from minitransformer.published.marian_config import BARTConfig, MarianConfig
 from minitransformer.published.rotary_scaling import RotaryScaling
 from minitransformer.published.t5_config import T5Config
 from minitransformer.published.vit_config import Rectangle, ViTConfig
+from minitransformer.tokenizers.published_tokenizer import PublishedTokenizer
 
 __all__ = [
     "BART",

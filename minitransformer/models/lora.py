@@ -59,7 +59,7 @@ class LoRALinear(nn.Module):
         return self.linear(x) + self.scale * (x @ self.a.T @ self.b.T)
 
     def merged(self) -> nn.Linear:
-        """The layer with the change added to its weight: the same outputs, and no more to compute.
+        """The layer with the change in its weight: the same outputs, at the old cost.
 
         Added in float32 at least and rounded once, to the weight's dtype.
         """
@@ -115,13 +115,13 @@ def add_lora(
     if not found:
         raise ValueError(f"the model has no linear layer of the names {names}")
     model.requires_grad_(False)
-    for name, linear in found.items():
-        model.set_submodule(name, LoRALinear(linear, rank, alpha, generator))
+    for name, layer in found.items():
+        model.set_submodule(name, LoRALinear(layer, rank, alpha, generator))
     return list(found)
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Add all low-rank changes to their weights; the model is then what it was, and learns again.
+    """Add all low-rank changes to their weights; the model has its old parts, which all learn.
 
     Args:
         model: changed in place. All its parameters can be trained afterwards.

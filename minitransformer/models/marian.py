@@ -44,7 +44,7 @@ __all__ = ["BART", "Marian"]
 class Marian(Published, Transformer):
     """Marian, with everything that a `Transformer` can do.
 
-    Targets begin with `config.start_id`: `generate(model, ids, bos_id=model.config.start_id)`.
+    Targets begin with `config.start_id`; `generate` knows it.
 
     Args:
         config: the model's configuration.

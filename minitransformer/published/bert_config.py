@@ -43,6 +43,8 @@ class BERTConfig(PublishedConfig):
         pad_id: what fills short rows.
         tie_output: the masked-language head uses the embedding's weight.
         num_labels: classes that a `BERTForSequenceClassification` tells apart.
+
+    Built in chapter 11. Paper: Devlin et al. (2019), section 3.
     """
 
     vocab_size: int = 30_522
@@ -156,7 +158,14 @@ class BERTConfig(PublishedConfig):
 
 @dataclass(frozen=True)
 class RoBERTaConfig(BERTConfig):
-    """The shape of a RoBERTa. Its positions begin after the one that padding has, `pad_id`."""
+    """The shape of a RoBERTa. Its positions begin after the one that padding has, `pad_id`.
+
+    Example:
+        >>> RoBERTaConfig().max_len, RoBERTaConfig().pad_id
+        (512, 1)
+
+    Built in chapter 11.
+    """
 
     vocab_size: int = 50_265
     pad_id: int = 1
@@ -179,7 +188,14 @@ class RoBERTaConfig(BERTConfig):
 
 @dataclass(frozen=True)
 class DistilBERTConfig(BERTConfig):
-    """The shape of a DistilBERT: half the layers, no segments."""
+    """The shape of a DistilBERT: half the layers, no segments.
+
+    Example:
+        >>> DistilBERTConfig().num_layers, DistilBERTConfig().num_segments
+        (6, 0)
+
+    Built in chapter 11.
+    """
 
     num_layers: int = 6
     num_segments: int = 0

@@ -51,6 +51,8 @@ class GPT2Config(DecoderConfig):
         eps: ε of the norms.
         dropout: as in `TransformerConfig`.
         tie_output: the output projection uses the embedding's weight.
+
+    Built in chapter 12. Paper: Radford et al. (2019), table 2.
     """
 
     vocab_size: int = 50_257

@@ -51,6 +51,8 @@ class LlamaConfig(DecoderConfig):
         window: how many keys a query sees, its own among them; all before it when left out.
         first_window_layer: layers before this one see all.
         tie_output: the output projection uses the embedding's weight.
+
+    Built in chapter 12. Paper: Touvron et al. (2023), table 2.
     """
 
     vocab_size: int = 32_000
@@ -121,7 +123,14 @@ class LlamaConfig(DecoderConfig):
 
 @dataclass(frozen=True)
 class MistralConfig(LlamaConfig):
-    """The shape of a Mistral, see `LlamaConfig`; left out, that of the first one."""
+    """The shape of a Mistral, see `LlamaConfig`; left out, that of the first one.
+
+    Example:
+        >>> MistralConfig().num_kv_heads, MistralConfig().window
+        (8, 4096)
+
+    Built in chapter 12.
+    """
 
     d_ff: int = 14_336
     num_kv_heads: int | None = 8
@@ -137,7 +146,14 @@ class MistralConfig(LlamaConfig):
 
 @dataclass(frozen=True)
 class Qwen2Config(LlamaConfig):
-    """The shape of a Qwen 2, see `LlamaConfig`: queries, keys and values have biases."""
+    """The shape of a Qwen 2, see `LlamaConfig`: queries, keys and values have biases.
+
+    Example:
+        >>> Qwen2Config(num_layers=3, window=9, first_window_layer=2).layer_types[1:]
+        ['full_attention', 'sliding_attention']
+
+    Built in chapter 12.
+    """
 
     vocab_size: int = 151_936
     d_ff: int = 22_016
@@ -184,7 +200,14 @@ class Qwen2Config(LlamaConfig):
 
 @dataclass(frozen=True)
 class Qwen3Config(Qwen2Config):
-    """The shape of a Qwen 3, see `LlamaConfig`: each head's queries and keys are normalised."""
+    """The shape of a Qwen 3, see `LlamaConfig`: each head's queries and keys are normalised.
+
+    Example:
+        >>> Qwen3Config().d_k
+        128
+
+    Built in chapter 12.
+    """
 
     d_k: int | None = 128
     attention_bias: bool = False

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from minitransformer import KVCache, complete, fast, generate, pad_rows
 from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.models import GPT2, GPT2Config
-from minitransformer.models.published_tokenizer import PublishedTokenizer
+from minitransformer.tokenizers.published_tokenizer import PublishedTokenizer
 
 SIZES = {"vocab_size": 37, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
 VARIANTS = {

@@ -23,13 +23,13 @@ from safetensors.torch import load_file, save_file
 from minitransformer import KVCache, fast, generate, pad_rows
 from minitransformer.fast.decoding import CachedTexts
 from minitransformer.models.llama import Llama
-from minitransformer.published.rotary_scaling import RotaryScaling
 from minitransformer.published.llama_config import (
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
 )
+from minitransformer.published.rotary_scaling import RotaryScaling
 
 SIZES = {
     "vocab_size": 37,

@@ -1,11 +1,14 @@
 """The two scripts that compare with `transformers`: the table of classes, and the real weights."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from alike import transformers
+from test_tokenizer_folder import marian_folder
 from tokenizer_kinds import trained
 
 from minitransformer import models
@@ -27,7 +30,11 @@ BART = {
     "decoder_ffn_dim": 16,
 }
 MADE = {
-    "openai-community/gpt2": ("gpt2", "GPT2LMHeadModel", {"n_embd": 12, "n_head": 3, "n_layer": 2}),
+    "openai-community/gpt2": (
+        "gpt2",
+        "GPT2LMHeadModel",
+        {"n_embd": 12, "n_head": 3, "n_layer": 2, "eos_token_id": 0},
+    ),
     "HuggingFaceTB/SmolLM2-135M": ("smollm2", "LlamaForCausalLM", TINY),
     "google-bert/bert-base-uncased": ("bert", "BertForMaskedLM", TINY),
     "FacebookAI/roberta-base": ("roberta", "RobertaForMaskedLM", TINY),
@@ -38,6 +45,7 @@ MADE = {
         | {"decoder_start_token_id": 0},
     ),
     "facebook/bart-base": ("roberta", "BartForConditionalGeneration", BART),
+    "Helsinki-NLP/opus-mt-de-en": ("marian", "MarianMTModel", BART),
     "google/vit-base-patch16-224": (
         None,
         "ViTForImageClassification",
@@ -60,7 +68,12 @@ def script(folder, monkeypatch):
 
 def made(name, folder):
     tokens, kind, settings = MADE[name]
-    if tokens:
+    if tokens == "marian":
+        marian_folder(folder)
+        pad_id = json.loads((folder / "config.json").read_text())["pad_token_id"]
+        ids = {"pad_token_id": pad_id, "decoder_start_token_id": pad_id}
+        settings = settings | ids | {"vocab_size": pad_id + 1}
+    elif tokens:
         tokenizer, _ = trained(tokens)
         tokenizer.save(str(folder / "tokenizer.json"))
         settings = settings | {"vocab_size": tokenizer.get_vocab_size()}
@@ -77,9 +90,7 @@ def test_models_of_the_list_are_compared(name, tmp_path, monkeypatch, capsys):
     made(name, tmp_path)
     assert script("tools", monkeypatch).main([f"{name}={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    ours, theirs = (
-        line.split(maxsplit=1)[1] for line in lines if line[:7].strip() in ("ours", "theirs")
-    )
+    ours, theirs = (line[10:] for line in lines if line.startswith(("  ours    ", "  theirs  ")))
     assert ours == theirs
     assert lines[-2:] == ["  the same", "1 of 1 the same"]
 
@@ -127,6 +138,19 @@ def test_page_has_the_list(monkeypatch, capsys):
     assert capsys.readouterr().out.strip() in page
     for model in tool.MODELS:
         assert f'{model.relative}.from_pretrained("{model.name}")' in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["openai-community/gpt2", "Helsinki-NLP/opus-mt-de-en", "google-bert/bert-base-uncased"],
+)
+def test_cells_of_the_page_run(name, tmp_path, capsys):
+    made(name, tmp_path)
+    page = (ROOT / "chapters" / "published.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (cell,) = (cell for cell in cells if re.search(rf'^name = "{name}"', cell, re.MULTILINE))
+    exec(f"import minitransformer as mt\n{cell.replace(name, str(tmp_path))}", {})
+    assert len(capsys.readouterr().out) > 2
 
 
 SIZES = {

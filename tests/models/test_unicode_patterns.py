@@ -12,9 +12,9 @@ from tokenizer_kinds import LLAMA3_PATTERN, QWEN2_PATTERN
 from tokenizers import Regex, pre_tokenizers
 
 from minitransformer.byte_pair_encoding import split_pieces
-from minitransformer.models.pre_tokenization import GPT2_PATTERN, PUNCTUATION
-from minitransformer.models.unicode_patterns import Pattern, category, newer, translate
 from minitransformer.tokenizer_file import JOINED_WORDS, WORDS
+from minitransformer.tokenizers.pre_tokenization import GPT2_PATTERN, PUNCTUATION
+from minitransformer.tokenizers.unicode_patterns import Pattern, category, newer, translate
 
 SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"

@@ -12,9 +12,9 @@ from tokenizer_kinds import trained
 from tokenizers import Tokenizer as Library
 from tokenizers import models
 
-from minitransformer.models.pre_tokenization import normalizer
-from minitransformer.models.subwords import subword_model
-from minitransformer.models.unigram import all_starts, best_cut, clusters
+from minitransformer.tokenizers.pre_tokenization import normalizer
+from minitransformer.tokenizers.subwords import subword_model
+from minitransformer.tokenizers.unigram import all_starts, best_cut, clusters
 
 thorough = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 VOCAB = [("<u>", 0.0), ("a", -2.5), ("b", -3.0), ("ab", -3.25), ("bab", -4.0), ("abba", -9.0)]

@@ -5,7 +5,6 @@ import re
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-import minitransformer as mt
 from api_reference import CHAPTERS, PUBLIC, ROOT, with_links
 
 NAMES = ("api", "api_training", "api_family")

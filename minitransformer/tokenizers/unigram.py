@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from minitransformer.models.unicode_patterns import category
+from minitransformer.tokenizers.unicode_patterns import category
 
 Ids = Mapping[str, int]
 Model = Callable[[str], list[int]]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minitransformer.models.unigram import processor
 from minitransformer.pretrained import local_folder
 from minitransformer.tokenizer_file import abbreviated, read_json
+from minitransformer.tokenizers.unigram import processor
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 KEPT = ("chat_template.jinja",)  # not read, only written again

@@ -19,12 +19,12 @@ from typing import Any, Self
 
 from minitransformer.checks import check_instance
 from minitransformer.files import replacing
-from minitransformer.models.pre_tokenization import normalizer, pre_tokenizer
-from minitransformer.models.special_tokens import AddedToken, finder, post_processor, with_added
-from minitransformer.models.subwords import decoder, subword_model
-from minitransformer.models.tokenizer_folder import COMMON_NAMES, as_json, read_folder
 from minitransformer.tokenization import CACHE_SIZE, Tokenizer
 from minitransformer.tokenizer_file import abbreviated, check_same
+from minitransformer.tokenizers.pre_tokenization import normalizer, pre_tokenizer
+from minitransformer.tokenizers.special_tokens import AddedToken, finder, post_processor, with_added
+from minitransformer.tokenizers.subwords import decoder, subword_model
+from minitransformer.tokenizers.tokenizer_folder import COMMON_NAMES, as_json, read_folder
 
 __all__ = ["PublishedTokenizer"]
 

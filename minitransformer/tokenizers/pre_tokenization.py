@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from minitransformer.byte_pair_encoding import SPELLED, to_bytes
-from minitransformer.models.unicode_patterns import SPACE, Pattern
-from minitransformer.models.unigram import precompiled
 from minitransformer.tokenizer_file import abbreviated
+from minitransformer.tokenizers.unicode_patterns import SPACE, Pattern
+from minitransformer.tokenizers.unigram import precompiled
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 PUNCTUATION = r"[\p{P}$+<=>\^`|~]"  # Unicode's, and of ASCII all that is no letter or digit

@@ -12,10 +12,11 @@ from typing import Any
 
 from minitransformer.byte_pair_encoding import BYTE_OF
 from minitransformer.merging import merge_pairs
-from minitransformer.models.pre_tokenization import step
-from minitransformer.models.special_tokens import vocabulary
-from minitransformer.models.unicode_patterns import Pattern
-from minitransformer.models.unigram import (
+from minitransformer.tokenizer_file import abbreviated
+from minitransformer.tokenizers.pre_tokenization import step
+from minitransformer.tokenizers.special_tokens import vocabulary
+from minitransformer.tokenizers.unicode_patterns import Pattern
+from minitransformer.tokenizers.unigram import (
     Ids,
     Model,
     byte_ids,
@@ -23,7 +24,6 @@ from minitransformer.models.unigram import (
     sentence_piece,
     unigram,
 )
-from minitransformer.tokenizer_file import abbreviated
 
 Decoder = Callable[[list[str]], list[str]]
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from minitransformer.models.pre_tokenization import WHITE, step
-from minitransformer.models.unigram import Ids
 from minitransformer.tokenizer_file import abbreviated
+from minitransformer.tokenizers.pre_tokenization import WHITE, step
+from minitransformer.tokenizers.unigram import Ids
 
 LEADING_SPACE = re.compile(f"[{re.escape(WHITE)}]*")
 
