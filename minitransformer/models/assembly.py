@@ -35,7 +35,7 @@ def start_normal(model: nn.Module, std: float, generator: torch.Generator | None
     Example:
         >>> linear = nn.Linear(300, 200)
         >>> start_normal(linear, 0.02, torch.Generator().manual_seed(0))
-        >>> round(float(linear.weight.std()), 3), float(linear.bias.abs().sum())
+        >>> round(linear.weight.std().item(), 3), linear.bias.abs().sum().item()
         (0.02, 0.0)
     """
     tables = TokenEmbedding | OutputProjection | LearnedPositionalEncoding | nn.Embedding
