@@ -23,7 +23,7 @@ CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("
 PUBLIC = {
     name: f"{module.__name__}.{name}"
     for module in list(sys.modules.values())
-    if module.__name__.startswith("minitransformer.")
+    if module.__name__.startswith("minitransformer.") and not hasattr(module, "__path__")
     for name in getattr(module, "__all__", ())
     if name in (*minitransformer.__all__, *minitransformer.models.__all__)
 }

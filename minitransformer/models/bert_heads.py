@@ -52,7 +52,7 @@ def mask_tokens(
         generator: source of the choice, on the device of `ids`; the global one when left out.
 
     Returns:
-        What a model sees, and what it is asked (its targets): both (b, s), int64.
+        What a model sees and what it is asked, its targets, both (b, s), int64.
 
     Raises:
         ValueError: if a share, or `masked` and `replaced` together, is below 0 or above 1.

@@ -223,7 +223,7 @@ class PublishedTokenizer(Tokenizer):
         """The ids of two texts with special tokens around them, and to which text each belongs.
 
         Returns:
-            Ids; and token types, as many, 0 or 1 for BERT: which text it belongs to.
+            Ids and as many token types, which say to which text a token belongs (0 or 1 for BERT).
         """
         return self.surround(
             self.plain_ids(first, parse_special), self.plain_ids(second, parse_special)
