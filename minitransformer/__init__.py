@@ -168,6 +168,8 @@ from minitransformer.sampling import next_token_probs, top_k_filter, top_p_filte
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
+from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans, restore_spans
+from minitransformer.tasks.text_to_text import text_to_text
 from minitransformer.tokenization import (
     CharacterTokenizer,
     Tokenizer,
@@ -232,7 +234,9 @@ __all__ = [
     "causal_mask",
     "collate",
     "complete",
+    "corrupt_spans",
     "cosine_schedule",
+    "draw_spans",
     "encode_pairs",
     "epoch_batches",
     "exact_match",
@@ -256,6 +260,7 @@ __all__ = [
     "plot_attention_grid",
     "plot_history",
     "record_attention",
+    "restore_spans",
     "rms_norm",
     "rotary_frequencies",
     "running_mean",
@@ -263,6 +268,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "sinusoidal_positions",
     "stream_batches",
+    "text_to_text",
     "token_stream",
     "top_k_filter",
     "top_p_filter",

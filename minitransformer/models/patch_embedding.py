@@ -13,7 +13,7 @@ __all__ = ["PatchEmbedding"]
 
 
 class PatchEmbedding(nn.Module):
-    """Cut a picture into patches, each times one matrix; a class token in front; positions added.
+    """Patches of a picture, each times one matrix; a class token in front; positions added.
 
     A convolution whose stride is its width does both, the cutting and the product. Patches are
     counted row by row. The class token is a learned vector, the same for every picture.
