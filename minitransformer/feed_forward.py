@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "geglu_tanh": partial(F.gelu, approximate="tanh"),
     "swiglu": F.silu,
 }
-GATED = {"reglu", "geglu", "geglu_tanh", "swiglu"}
+GATED = ("reglu", "geglu", "geglu_tanh", "swiglu")
 
 
 class FeedForward(nn.Module):
