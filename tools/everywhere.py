@@ -44,7 +44,7 @@ from check import ROOT, Stage
 
 ENVIRONMENTS = ROOT / "build" / "everywhere"
 TESTERS = ("hypothesis", "ipykernel", "nbval", "pytest<9.2", "pytest-xdist", "PyYAML", "sacrebleu")
-JUDGES = ("setuptools>=77", "tokenizers")
+JUDGES = ("scikit-learn", "setuptools>=77", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,12 @@ def interpreter(place: Place) -> str:
         return sys.executable
     folder = ENVIRONMENTS / place.installed
     installed = folder / "installed"
-    if not installed.exists():
+    pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    wanted = "\n".join((place.python, *place.requirements, pins))
+    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         environment.make(folder, place.python, *place.requirements)
-        installed.touch()
+        installed.write_text(wanted, encoding="utf-8")
     return str(environment.python_in(folder))
 
 
