@@ -111,12 +111,13 @@ def places(scratch: Path) -> list[Place]:
         Place("avx2", processor("avx2", "AVX2", "AVX2", 2, scratch), "AVX2"),
         Place("avx512", processor("avx512", "AVX512_CORE", "AVX512", 4, scratch), "AVX512"),
         Place("abroad", abroad | {"HOME": str(foreign), "TMPDIR": str(temporary)}),
-        # No UTF-8 unless a program asks for it. Jupyter and IPython need somewhere to write.
+        # No UTF-8 unless a program asks for it. What draws and runs pages needs somewhere to write.
         Place(
             "bare",
             bare
             | {"HOME": str(closed), "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-            | {"JUPYTER_RUNTIME_DIR": str(scratch / "runtime"), "IPYTHONDIR": str(scratch / "own")},
+            | {"JUPYTER_RUNTIME_DIR": str(scratch / "runtime"), "IPYTHONDIR": str(scratch / "own")}
+            | {"MPLCONFIGDIR": str(scratch / "fonts")},
         ),
         versions("python3.12", "python3.12", *pinned),
         versions("python3.13", "python3.13", *pinned),
@@ -224,6 +225,9 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             names = chosen.chapters.split(",") if chosen.chapters else []
             for stage in stages(place, chosen.only, names):
+                # The first time it lists the fonts, and says so on a page when that takes long.
+                fonts = [stage.python, "-c", "import matplotlib.font_manager"]
+                subprocess.run(fonts, env=os.environ | stage.variables, capture_output=True)
                 stage.run()
                 finished.append(stage)
     for stage in finished:
