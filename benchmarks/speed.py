@@ -5,6 +5,7 @@ python benchmarks/speed.py                          every row, about half an hou
 python benchmarks/speed.py training generation      only these groups of rows
 python benchmarks/speed.py --threads 1 --rounds 3
 python benchmarks/speed.py --device cuda            the same rows on a GPU, and a larger model
+python benchmarks/speed.py --save generation        into speed.json and the tables of the page
 
 In each row all do the same work: the same sizes, the same batch, tied embeddings, the same
 dropout, fused AdamW. They take turns. The table gives ratios, the median of the rounds: 1.4 means
@@ -15,13 +16,16 @@ multi30k.py does.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # of `tokenizers`; read when it starts its threads
@@ -29,6 +33,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import byte_pair_encoding
 import peers
+import speed_page
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,6 +54,7 @@ from minitransformer import (
 
 VOCAB_SIZE = 8_192
 OURS = "ours"
+OTHERS = ("torch", "transformers", "x-transformers", "tokenizers")
 
 
 @dataclass
@@ -59,6 +65,8 @@ class Row:
     calls: dict[str, Callable[[], object]]
     limit: Callable[[], float] | None = None
     """Seconds that the work would take if nothing but its limit mattered."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """Megabytes that it takes, where that is what differs."""
     times: dict[str, list[float]] = field(default_factory=dict)
     limits: list[float] = field(default_factory=list)
 
@@ -72,15 +80,25 @@ class Row:
             if turn > 0 and self.limit:
                 self.limits.append(self.limit())
 
-    def __str__(self) -> str:
-        def against_ours(times: list[float]) -> float:
-            pairs = zip(times, self.times[OURS], strict=True)
-            return statistics.median(other / ours for other, ours in pairs)
+    def against_ours(self, times: list[float]) -> float:
+        """How many times as long as ours these took, the median of the rounds."""
+        pairs = zip(times, self.times[OURS], strict=True)
+        return statistics.median(other / ours for other, ours in pairs)
 
-        share = f"{against_ours(self.limits):5.0%}" if self.limit else "    –"
-        others = [name for name in self.times if name != OURS]
-        ratios = ", ".join(f"{name} {against_ours(self.times[name]):.2f}" for name in others)
-        return f"{self.name:<50} limit {share}   {ratios}"
+    def results(self) -> speed_page.Row:
+        """What the page's tables are made of."""
+        others = {name: times for name, times in self.times.items() if name != OURS}
+        return {
+            "ratios": {name: round(self.against_ours(times), 3) for name, times in others.items()},
+            "limit": round(self.against_ours(self.limits), 3) if self.limit else None,
+        }
+
+    def __str__(self) -> str:
+        found = self.results()
+        share = "    –" if found["limit"] is None else f"{found['limit']:5.0%}"
+        ratios = [f"{name} {ratio:.2f}" for name, ratio in found["ratios"].items()]
+        memory = [f"{name} {megabytes:.1f} MB" for name, megabytes in self.memory.items()]
+        return f"{self.name:<50} limit {share}   {', '.join(ratios + memory)}"
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -307,17 +325,13 @@ def peak_memory(backend: str) -> int:
 
 def attention_rows() -> Iterator[Row]:
     """Causal attention over 8,192 positions against the formula as it stands."""
-    yield Row(
-        "attention, causal, length 8,192",
-        {OURS: causal_attention("sdpa"), "formula": causal_attention("reference")},
-    )
+    memory = {}
     if Path("/proc/self/status").exists() and not on_gpu():
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-            ours, formula = pool.map(peak_memory, ("sdpa", "reference"), chunksize=1)
-        print(
-            f"memory of the same: ours {ours / 1024:.1f} MB, formula {formula / 1024:.0f} MB",
-            flush=True,
-        )
+            kilobytes = pool.map(peak_memory, ("sdpa", "reference"), chunksize=1)
+        memory = dict(zip((OURS, "formula"), (size / 1024 for size in kilobytes), strict=True))
+    calls = {OURS: causal_attention("sdpa"), "formula": causal_attention("reference")}
+    yield Row("attention, causal, length 8,192", calls, memory=memory)
 
 
 def multi30k_batches() -> tuple[list[tuple[Tensor, ...]], int]:
@@ -393,6 +407,26 @@ GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
+def conditions(rounds: int) -> str:
+    """What the rows were measured with, and when."""
+    versions = ", ".join(f"{name} {version(name)}" for name in OTHERS)
+    today = datetime.now(UTC)
+    return (
+        f"{torch.get_num_threads()} threads on {os.cpu_count()} processors, {versions}, "
+        f"{today.day} {today:%B %Y}; medians of {rounds} rounds"
+    )
+
+
+def save(group: str, row: Row, how: str) -> None:
+    """Put a row into speed.json and on the page, in its own place or at the end."""
+    path = speed_page.RESULTS
+    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": {}}
+    results["rows"][row.name] = {"group": group, **row.results(), "conditions": how}
+    if row.memory:
+        results["memory"] = {name: round(size, 1) for name, size in row.memory.items()}
+    speed_page.save(results)
+
+
 def main() -> None:
     """Measure the rows and print each as it comes."""
     parser = argparse.ArgumentParser(description="The package beside other libraries, as ratios.")
@@ -400,18 +434,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--save", action="store_true", help="into speed.json and the page")
     args = parser.parse_args()
+    if args.save and args.device != "cpu":
+        parser.error(f"--save is for the page's rows, which are of a CPU, got {args.device!r}")
     torch.set_num_threads(args.threads)
     torch.set_default_device(args.device)
-    print(
-        f"torch {torch.__version__}, {args.device}, {args.threads} threads, "
-        f"medians of {args.rounds} rounds"
-    )
+    how = conditions(args.rounds)
+    print(f"{args.device}, {how}")
     for group in args.groups or [name for name in GROUPS if name != "gpu" or on_gpu()]:
         torch.manual_seed(0)
         for row in GROUPS[group]():
             row.measure(args.rounds)
             print(row, flush=True)
+            if args.save:
+                save(group, row, how)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 pip install -r benchmarks/requirements.txt
 python benchmarks/tricks.py              about a quarter of an hour on two cores
 python benchmarks/tricks.py --rounds 9
+python benchmarks/tricks.py generation output   only these groups of rows, or "profiles"
 
 1.2 means that the work takes 1.2 times as long without the trick, or with the idea that the
 package does not use. The rows of Multi30k read the data as multi30k.py does. At the end stands
@@ -10,7 +11,7 @@ what share of a step is matrix products, in a profile.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import partial
@@ -31,7 +32,7 @@ from speed import (
     training_step,
     translator,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from minitransformer import (
@@ -45,9 +46,9 @@ from minitransformer import (
     label_smoothing_loss,
 )
 from minitransformer.fast.attention import attend
-from minitransformer.fast.decoding import ReservedCache
-from minitransformer.fast.single_position import Product
+from minitransformer.fast.reserved_cache import ReservedCache
 from minitransformer.fast.training import packed_attention
+from minitransformer.fast.turned import KEPT, turned
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -77,29 +78,19 @@ def one_projection(
     return attention.w_o(mask.queries.pack(heads.transpose(-3, -2).flatten(-2)))
 
 
-def as_it_lies(product: Product, x: Tensor) -> Tensor:
-    """A `Product` with the weight as (out, in) for any number of rows."""
-    return F.linear(x, product.weight, product.bias)
-
-
-def transposed(product: Product, x: Tensor) -> Tensor:
-    """A `Product` with the weight as (in, out) for any number of rows."""
-    if product.transposed is None:
-        product.transposed = product.weight.T.contiguous()
-    if product.bias is None:
-        return x @ product.transposed
-    return torch.addmm(product.bias, x, product.transposed)
+def turned_anew(maps: Sequence[nn.Module]) -> Tensor:
+    """`turned` for each text again."""
+    KEPT.clear()
+    return turned(maps)
 
 
 def selected_in_place(cache: ReservedCache, rows: Tensor) -> None:
     """`ReservedCache.select` within one store: copied out, then copied back."""
-    n = rows.size(0)
-    for name in ("keys", "values"):
-        store = getattr(cache, name)
-        filled = store[rows, :, : cache.length]
-        store = store[:n] if n <= store.size(0) else store.new_empty(n, *store.shape[1:])
-        store[:, :, : cache.length] = filled
-        setattr(cache, name, store)
+    n, store = rows.size(0), cache.store
+    filled = store[rows, :, : cache.length]
+    store = store[:n] if n <= store.size(0) else store.new_empty(n, *store.shape[1:])
+    store[:, :, : cache.length] = filled
+    cache.hold(store)
 
 
 def switched(
@@ -185,23 +176,61 @@ def generation_rows() -> Iterator[Row]:
     """What is done to writing."""
     model = translator(256, 3, norm_first=False).eval()
 
-    def write(rows: int, num_beams: int = 1) -> Callable[[], Tensor]:
+    def write(rows: int, num_beams: int = 1, length: int = 64) -> Callable[[], Tensor]:
         src = torch.randint(5, VOCAB_SIZE, (rows, 24))
-        options = {"max_new_tokens": 64, "min_new_tokens": 64, "num_beams": num_beams}
+        options = {"max_new_tokens": length, "min_new_tokens": length, "num_beams": num_beams}
         return partial(generate, model, src, **options)
 
+    module = "minitransformer.fast.single_position"
     yield switched("1 text: plainly", write(1), fast.disabled)
-    for rows, name, how in ((1, "transposed", transposed), (16, "as it lies", as_it_lies)):
+    for rows, num_beams, name in ((1, 1, "1 text"), (1, 4, "beam 4"), (16, 1, "16 texts")):
         yield switched(
-            f"{rows} texts: every weight {name}",
-            write(rows),
-            lambda how=how: patch.object(Product, "__call__", how),
+            f"{name}: weights as they lie",
+            write(rows, num_beams),
+            lambda: patch(f"{module}.can_be_kept", return_value=False),
         )
+    for length in (8, 64):
+        yield switched(
+            f"1 text of {length}: weights turned for each text",
+            write(1, length=length),
+            lambda: patch(f"{module}.turned", turned_anew),
+        )
+    yield switched(
+        "1 text: the fused kernel of attention",
+        write(1),
+        lambda: patch(f"{module}.attend_while_writing", attend),
+    )
     yield switched(
         "32 texts, beam 4: one store",
         write(32, 4),
         lambda: patch.object(ReservedCache, "select", selected_in_place),
     )
+
+
+def output_rows() -> Iterator[Row]:
+    """The product with the output's weight, the largest, alone: ours, and what is not used."""
+    weight, x = torch.randn(VOCAB_SIZE, 256), torch.randn(1, 256)
+    kept = weight.T.contiguous()
+    scales = weight.abs().amax(dim=1) / 127
+    small = (weight / scales[:, None]).round().to(torch.int8)
+    half = weight.to(torch.bfloat16)
+    ways = {
+        "as it lies": lambda: F.linear(x, weight),
+        "bfloat16": lambda: F.linear(x.to(torch.bfloat16), half),
+        "int8": lambda: torch._weight_int8pack_mm(
+            x.to(torch.bfloat16), small, scales.to(torch.bfloat16)
+        ),
+    }
+    for name, way in ways.items():
+        calls = {OURS: lambda: x @ kept, WITHOUT: way}
+        calls = {who: partial(repeated, call) for who, call in calls.items()}
+        yield Row(f"output of 1 row: {name}", calls)
+
+
+def repeated(call: Callable[[], object]) -> None:
+    """A call so often that a clock sees it."""
+    for _ in range(200):
+        call()
 
 
 def share_of_products(call: Callable[[], object]) -> float:
@@ -235,18 +264,30 @@ def print_profiles() -> None:
         print(f"{name:<50} products {share_of_products(call):4.0%}", flush=True)
 
 
+GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
+    "training": training_rows,
+    "attention": attention_rows,
+    "generation": generation_rows,
+    "output": output_rows,
+}
+
+
 def main() -> None:
     """Print a row for each trick, then the profiles."""
     parser = argparse.ArgumentParser(description="The same work with and without each trick.")
+    names = [*GROUPS, "profiles"]
+    parser.add_argument("groups", nargs="*", choices=[[], *names], help="all when left out")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
-    for rows in (training_rows, attention_rows, generation_rows):
+    for name in args.groups or names:
+        if name == "profiles":
+            print_profiles()
+            continue
         torch.manual_seed(0)
-        for row in rows():
+        for row in GROUPS[name]():
             row.measure(args.rounds)
             print(row, flush=True)
-    print_profiles()
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ the plain one; a relative that computes something of its own at least has caches
 | `cross_entropy` | the memory of all logits at once |
 | `dropout` | random numbers |
 | `attention` | what a kernel need not do |
-| `decoding` | what earlier tokens have computed, and room made anew |
+| `decoding` | what earlier tokens have computed |
+| `reserved_cache` | room made anew |
 | `single_position` | operations between the products of one token |
+| `turned` | turning weights for each text |
 """
 
 from collections.abc import Iterator

@@ -3,60 +3,13 @@
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.decoding import KVCache, prompts_of
+from minitransformer.decoding import prompts_of
+from minitransformer.fast.reserved_cache import ReservedCache
 from minitransformer.fast.single_position import Product, SinglePositionLayer
-
-
-class ReservedCache(KVCache):
-    """A `KVCache` in memory reserved once, for `torch.cat` copies all that was there each time.
-
-    Args:
-        max_len: number of positions to make room for.
-
-    Example:
-        >>> cache, new = ReservedCache(max_len=10), torch.ones(2, 3, 1, 4)
-        >>> keys, values = cache.extend(new, new)
-        >>> keys, values = cache.extend(new, new)
-        >>> tuple(keys.shape), tuple(cache.keys.shape)
-        ((2, 3, 2, 4), (2, 3, 10, 4))
-    """
-
-    def __init__(self, max_len: int) -> None:
-        super().__init__()
-        self.max_len = max_len
-        self.spare: tuple[Tensor, ...] | None = None
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the next positions' keys and values, (b, h, q, e); return all so far.
-
-        Raises:
-            ValueError: if there is no room left.
-        """
-        start, end = self.length, self.length + keys.size(-2)
-        if end > self.max_len:
-            raise ValueError(f"the cache holds {self.max_len} positions, {end} are needed")
-        if start == 0:
-            b, h, _, e = keys.shape
-            self.keys, self.values = (x.new_empty(b, h, self.max_len, e) for x in (keys, values))
-        self.keys[:, :, start:end], self.values[:, :, start:end] = keys, values
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def select(self, rows: Tensor) -> None:
-        """Go on with these rows, (n,) int64, in this order; a row may be taken several times.
-
-        They are copied to a second store, which the next call copies back from.
-        """
-        old, new, n = (self.keys, self.values), self.spare, rows.size(0)
-        if new is None or new[0].size(0) < n:
-            new = tuple(x.new_empty(n, *x.shape[1:]) for x in old)
-        for x, y in zip(old, new, strict=True):
-            filled = slice(self.length)
-            torch.index_select(x[:, :, filled], 0, rows, out=y[:n, :, filled])
-        self.spare = old
-        self.keys, self.values = (y[:n] for y in new)
+from minitransformer.positional_encoding import LearnedPositionalEncoding
 
 
 class CachedTexts:
@@ -121,6 +74,8 @@ class Decoding(CachedTexts):
     def __init__(self, model: nn.Module, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:
         super().__init__(model, ids, bos_id, max_new_tokens)
         self.embedding = self.model.tgt_embedding if self.has_encoder else self.model.embedding
+        self.vectors = self.embedding.weight.detach()
+        self.positions = rows_of_positions(self.model.positions, self.vectors)
         layers = self.model.decoder.layers
         self.layers = [SinglePositionLayer(layer) for layer in layers]
         self.score = Product(self.model.output_projection)
@@ -133,18 +88,27 @@ class Decoding(CachedTexts):
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        ids = self.prompt if tokens is None else tokens[:, None]
-        if ids.size(1) > 1:
-            return self.decode(ids)
-        start, mask = self.caches[0].length, None
-        x = self.model.embed(self.embedding, ids, start, self.padding)[:, 0]
+        if tokens is None:
+            if self.prompt.size(1) > 1:
+                return self.decode(self.prompt)
+            tokens = self.prompt[:, 0]
+        x, mask = self.embed(tokens), None
         if self.padding is not None:
-            positions = torch.arange(start + 1, device=x.device)
+            positions = torch.arange(self.caches[0].length + 1, device=x.device)
             mask = positions >= self.padding[:, None, None, None]
         for index, layer in enumerate(self.layers):
             memory = self.memories[index] if self.has_encoder else None
             x = layer(x, self.caches[index], mask, memory, self.mask_of_memory)
         return self.score(self.model.decoder.norm(x)).float()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What `model.embed` makes of the next token of each row, (rows, d)."""
+        start = self.caches[0].length
+        if self.padding is not None:
+            x = self.model.embed(self.embedding, tokens[:, None], start, self.padding)
+            return cast(Tensor, x[:, 0])
+        x = F.embedding(tokens, self.vectors) * self.embedding.scale
+        return x if self.positions is None else x + self.positions[start]
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Go on with these rows, in this order; with these sources, if some have left."""
@@ -155,7 +119,16 @@ class Decoding(CachedTexts):
                 self.mask_of_memory = self.mask_of_memory[sources]
 
 
+def rows_of_positions(positions: nn.Module | None, vectors: Tensor) -> Tensor | None:
+    """The table that is added to vectors, a row for each position, if there is one."""
+    if positions is None:
+        return None
+    is_learned = isinstance(positions, LearnedPositionalEncoding)
+    table = positions.weight.detach() if is_learned else cast(Any, positions).table
+    return cast(Tensor, table.to(vectors))
+
+
 def projected(attention: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of the encoder's output, (b, kv heads, s, e)."""
-    keys, values = attention.w_k(memory), attention.w_v(memory)
-    return attention.split_heads(keys), attention.split_heads(values)
+    """Keys and values of the encoder's output, (b, kv heads, s, e), laid out to be read often."""
+    keys, values = (attention.split_heads(part(memory)) for part in (attention.w_k, attention.w_v))
+    return keys.contiguous(), values.contiguous()

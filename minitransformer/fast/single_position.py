@@ -8,13 +8,13 @@ of self-attention are one product, and operations are called without the modules
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.fast.attention import attend
+from minitransformer.fast.attention import attend_while_writing
+from minitransformer.fast.reserved_cache import ReservedCache
+from minitransformer.fast.turned import can_be_kept, turned
 from minitransformer.layer_norm import LayerNorm, ResidualConnection
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -23,25 +23,24 @@ Sublayer = Callable[[Tensor], Tensor]
 class Product:
     """Linear maps of the same vectors in one matrix product, (rows, in) to (rows, out).
 
-    For up to four vectors either order of a weight can be the faster one, (out, in) or (in, out).
-    To turn it costs as much as several steps save, so it is turned when more vectors first come.
+    Weights that make vectors wider lie as (in, out), see `turned`. The others are as fast the way
+    they lie.
     """
 
     def __init__(self, *maps: nn.Linear | OutputProjection) -> None:
-        weights = [part.weight.detach() for part in maps]
         biases = [b.detach() for part in maps if (b := getattr(part, "bias", None)) is not None]
-        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         self.bias = torch.cat(biases) if biases else None
-        self.transposed: Tensor | None = None
+        weights = [part.weight.detach() for part in maps]
+        is_wide = sum(weight.size(0) for weight in weights) >= weights[0].size(1)
+        if is_wide and can_be_kept(weights[0]):
+            self.weight = turned(maps)
+        else:
+            self.weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).T
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.size(0) <= 4:
-            return F.linear(x, self.weight, self.bias)
-        if self.transposed is None:
-            self.transposed = self.weight.T.contiguous()
         if self.bias is None:
-            return x @ self.transposed
-        return torch.addmm(self.bias, x, self.transposed)
+            return x @ self.weight
+        return torch.addmm(self.bias, x, self.weight)
 
 
 class SinglePositionLayer:
@@ -53,6 +52,8 @@ class SinglePositionLayer:
 
     def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
         self.self_attention = layer.self_attention
+        parts = (layer.self_attention.rotary, layer.self_attention.norm_q)
+        self.prepares = any(part is not None for part in parts)
         self.project = Product(*(getattr(layer.self_attention, w) for w in ("w_q", "w_k", "w_v")))
         self.mix = Product(layer.self_attention.w_o)
         residuals = [layer.residual_1, layer.residual_2]
@@ -63,15 +64,15 @@ class SinglePositionLayer:
             residuals.append(layer.residual_3)
         network = layer.feed_forward
         self.activation = network.activation
-        self.widen = Product(network.w_1)
-        self.gate = None if network.w_3 is None else Product(network.w_3)
+        self.is_gated = network.w_3 is not None
+        self.widen = Product(*(part for part in (network.w_1, network.w_3) if part is not None))
         self.narrow = Product(network.w_2)
         self.norms = [(residual.norm_first, plain_norm(residual)) for residual in residuals]
 
     def __call__(
         self,
         x: Tensor,
-        cache: KVCache,
+        cache: ReservedCache,
         mask: Tensor | None,
         memory: tuple[Tensor, Tensor] | None,
         memory_mask: Tensor | None,
@@ -85,14 +86,16 @@ class SinglePositionLayer:
             x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
         return x
 
-    def self_attend(self, x: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
-        attention, start = self.self_attention, cache.length
-        num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
+    def self_attend(self, x: Tensor, cache: ReservedCache, mask: Tensor | None) -> Tensor:
+        attention = self.self_attention
         heads = self.project(x).view(x.size(0), -1, 1, attention.d_k)
-        queries, keys, values = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
-        queries, keys = attention.prepare(queries, keys, start)
-        keys, values = cache.extend(keys, values)
-        return self.mix(attend(attention, queries, keys, values, mask).flatten(1))
+        queries, both = heads.split([attention.num_heads, 2 * attention.num_kv_heads], dim=1)
+        if self.prepares:
+            keys, values = both.chunk(2, dim=1)
+            queries, keys = attention.prepare(queries, keys, cache.length)
+            both = torch.cat([keys, values], dim=1)
+        keys, values = cache.append(both)
+        return self.mix(attend_while_writing(attention, queries, keys, values, mask).flatten(1))
 
     def cross_attend(
         self, x: Tensor, keys: Tensor, values: Tensor, memory_mask: Tensor | None
@@ -100,12 +103,15 @@ class SinglePositionLayer:
         # In beam search several rows ask one row of the memory: more queries to its keys.
         attention = self.cross_attention
         queries = self.ask(x).view(keys.size(0), -1, attention.num_heads, attention.d_k)
-        heads = attend(attention, queries.transpose(1, 2), keys, values, memory_mask)
+        heads = attend_while_writing(attention, queries.transpose(1, 2), keys, values, memory_mask)
         return self.mix_memory(heads.transpose(1, 2).reshape(x.shape))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        inner = self.activation(self.widen(x))
-        return self.narrow(inner if self.gate is None else inner * self.gate(x))
+        inner = self.widen(x)
+        if self.is_gated:
+            inner, gate = inner.chunk(2, dim=-1)
+            return self.narrow(self.activation(inner) * gate)
+        return self.narrow(self.activation(inner))
 
 
 def plain_norm(residual: ResidualConnection) -> Sublayer:
