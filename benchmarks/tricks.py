@@ -3,7 +3,7 @@
 pip install -r benchmarks/requirements.txt
 python benchmarks/tricks.py              about a quarter of an hour on two cores
 python benchmarks/tricks.py --rounds 9
-python benchmarks/tricks.py generation output   only these groups of rows, or "profiles"
+python benchmarks/tricks.py generation output   only these groups of rows; also "lookup", "profiles"
 
 1.2 means that the work takes 1.2 times as long without the trick, or with the idea that the
 package does not use. The rows of Multi30k read the data as multi30k.py does. At the end stands
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import byte_pair_encoding
 import torch
 import torch.nn.functional as F
 from speed import (
@@ -36,6 +37,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from minitransformer import (
+    BPETokenizer,
     Dropout,
     MultiHeadAttention,
     PackedMask,
@@ -196,11 +198,6 @@ def generation_rows() -> Iterator[Row]:
             lambda: patch(f"{module}.turned", turned_anew),
         )
     yield switched(
-        "1 text: the fused kernel of attention",
-        write(1),
-        lambda: patch(f"{module}.attend_while_writing", attend),
-    )
-    yield switched(
         "32 texts, beam 4: one store",
         write(32, 4),
         lambda: patch.object(ReservedCache, "select", selected_in_place),
@@ -231,6 +228,44 @@ def repeated(call: Callable[[], object]) -> None:
     """A call so often that a clock sees it."""
     for _ in range(200):
         call()
+
+
+def steps_of_lookup(ids: list[int], ahead: int = 3) -> int:
+    """Steps in which a model would write this text, if guesses of `ahead` ids were verified too.
+
+    A guess is what followed the same two ids before. The model is taken to write just this text.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    done = steps = 1
+    while done < len(ids):
+        guess = seen.get((ids[done - 2], ids[done - 1]), done) if done > 1 else done
+        longest, new = min(ahead, done - guess), 1  # what lies beyond is not written yet
+        while new <= longest and ids[done + new - 1 : done + new] == [ids[guess + new - 1]]:
+            new += 1
+        for end in range(max(2, done), min(done + new, len(ids))):
+            seen[ids[end - 2], ids[end - 1]] = end
+        done, steps = done + new, steps + 1
+    return steps - 1
+
+
+def print_lookup() -> None:
+    """How many tokens of real text a step would write with guesses from the text so far."""
+    texts = byte_pair_encoding.corpus(2e6)
+    tokenizer = BPETokenizer.train(texts, VOCAB_SIZE)
+    encoded = [ids for text in texts if len(ids := tokenizer.encode(text)) >= 256]
+    for length in (64, 256):
+        parts = [ids[i : i + length] for ids in encoded for i in range(0, len(ids), length)]
+        parts = [ids for ids in parts if len(ids) == length]
+        tokens = (length - 1) * len(parts) / sum(map(steps_of_lookup, parts))
+        print(f"texts of {length}: {tokens:.2f} tokens a step, guessed from the text so far")
+    weight = torch.randn(256, VOCAB_SIZE)
+    calls = {
+        f"{n} rows": partial(repeated, partial(torch.mm, torch.randn(n, 256), weight))
+        for n in (1, 4)
+    }
+    row = Row("a product of 4 rows, not 1", {OURS: calls["1 rows"], WITHOUT: calls["4 rows"]})
+    row.measure(7)
+    print(row)
 
 
 def share_of_products(call: Callable[[], object]) -> float:
@@ -275,14 +310,15 @@ GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
 def main() -> None:
     """Print a row for each trick, then the profiles."""
     parser = argparse.ArgumentParser(description="The same work with and without each trick.")
-    names = [*GROUPS, "profiles"]
+    others = {"lookup": print_lookup, "profiles": print_profiles}
+    names = [*GROUPS, *others]
     parser.add_argument("groups", nargs="*", choices=[[], *names], help="all when left out")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
     for name in args.groups or names:
-        if name == "profiles":
-            print_profiles()
+        if name in others:
+            others[name]()
             continue
         torch.manual_seed(0)
         for row in GROUPS[name]():

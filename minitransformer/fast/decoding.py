@@ -88,10 +88,8 @@ class Decoding(CachedTexts):
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""
-        if tokens is None:
-            if self.prompt.size(1) > 1:
-                return self.decode(self.prompt)
-            tokens = self.prompt[:, 0]
+        if tokens is None and self.prompt.size(1) > 1:
+            return self.decode(self.prompt)
         x, mask = self.embed(tokens), None
         if self.padding is not None:
             positions = torch.arange(self.caches[0].length + 1, device=x.device)
@@ -101,12 +99,15 @@ class Decoding(CachedTexts):
             x = layer(x, self.caches[index], mask, memory, self.mask_of_memory)
         return self.score(self.model.decoder.norm(x)).float()
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """What `model.embed` makes of the next token of each row, (rows, d)."""
+    def embed(self, tokens: Tensor | None) -> Tensor:
+        """What `model.embed` makes of the next token of each row, (rows, d); of the first, if None.
+
+        Tokens that were chosen from scores are in the vocabulary, and there is room for them.
+        """
         start = self.caches[0].length
-        if self.padding is not None:
-            x = self.model.embed(self.embedding, tokens[:, None], start, self.padding)
-            return cast(Tensor, x[:, 0])
+        if tokens is None or self.padding is not None:
+            ids = self.prompt if tokens is None else tokens[:, None]
+            return cast(Tensor, self.model.embed(self.embedding, ids, start, self.padding)[:, 0])
         x = F.embedding(tokens, self.vectors) * self.embedding.scale
         return x if self.positions is None else x + self.positions[start]
 
