@@ -1,5 +1,6 @@
 """A batch while it is being written: each token is computed once, in room that is there already."""
 
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -76,15 +77,23 @@ class Decoding(CachedTexts):
         self.embedding = self.model.tgt_embedding if self.has_encoder else self.model.embedding
         self.vectors = self.embedding.weight.detach()
         self.positions = rows_of_positions(self.model.positions, self.vectors)
-        layers = self.model.decoder.layers
-        self.layers = [SinglePositionLayer(layer) for layer in layers]
-        self.score = Product(self.model.output_projection)
         self.memories: list[tuple[Tensor, Tensor]] = []
         self.mask_of_memory: Tensor | None = None
         if self.has_encoder:
             if not bool(self.memory_mask.all()):
                 self.mask_of_memory = self.memory_mask
+            layers = self.model.decoder.layers
             self.memories = [projected(layer.cross_attention, self.memory) for layer in layers]
+
+    @cached_property
+    def layers(self) -> list[SinglePositionLayer]:
+        """What goes on after a prompt, which is read without them."""
+        return [SinglePositionLayer(layer) for layer in self.model.decoder.layers]
+
+    @cached_property
+    def score(self) -> Product:
+        """What the last layer's outputs are scored by."""
+        return Product(self.model.output_projection)
 
     def __call__(self, tokens: Tensor | None) -> Tensor:
         """Append a token to each row, (rows,), none at first; score what follows, (rows, v)."""

@@ -6,6 +6,7 @@ the model: it is in no checkpoint, and in no copy.
 """
 
 from collections.abc import Sequence
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,7 +37,7 @@ def turned(maps: Sequence[nn.Module]) -> Tensor:
         >>> float(turned([linear])[2, 1])
         5.0
     """
-    weights = [part.get_parameter("weight").detach() for part in maps]
+    weights = [cast(Tensor, part.weight).detach() for part in maps]
     # No two of them are equal and none is small, so that exchanged columns are seen as well.
     numbers = torch.arange(weights[0].size(1), dtype=weights[0].dtype, device="cpu").cos() + 2
     made = torch.cat([weight.mv(numbers) for weight in weights])
