@@ -133,9 +133,9 @@ def rows_of_positions(positions: nn.Module | None, vectors: Tensor) -> Tensor | 
     """The table that is added to vectors, a row for each position, if there is one."""
     if positions is None:
         return None
-    is_learned = isinstance(positions, LearnedPositionalEncoding)
-    table = positions.weight.detach() if is_learned else cast(Any, positions).table
-    return cast(Tensor, table.to(vectors))
+    name = "weight" if isinstance(positions, LearnedPositionalEncoding) else "table"
+    table: Tensor = getattr(positions, name)
+    return table.detach().to(vectors)
 
 
 def projected(attention: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
