@@ -19,7 +19,7 @@ from sphinx.environment import BuildEnvironment
 import minitransformer
 
 ROOT = Path(__file__).resolve().parent.parent
-CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("*.ipynb")}
+CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
 PUBLIC = {
     name: f"{module.__name__}.{name}"
     for module in list(sys.modules.values())

@@ -57,10 +57,10 @@ class Book:
     def read(cls, root: Path, package: Path = PACKAGE) -> "Book":
         """Read the chapters and the package."""
         book, module_of = cls(), dict(public_modules(package))
-        number_of = {}
-        for path in sorted((root / "chapters").glob("[0-9]*.ipynb")):
+        name_of = {}
+        for path in sorted((root / "chapters").glob("*.ipynb")):
             name, notebook = f"chapters/{path.stem}", json.loads(path.read_text(encoding="utf-8"))
-            number_of[chapter_number(name)] = name
+            name_of[called(name)] = name
             book.prose[name] = "\n".join(sources(notebook, "markdown"))
             book.executed_with[name] = notebook["metadata"].get("executed_with", {})
             book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
@@ -68,7 +68,7 @@ class Book:
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             if built := re.search(r"^Built in chapters? ([\d, and]+)", docstring, re.M):
                 for number in re.findall(r"\d+", built[1]):
-                    book.builds.setdefault(number_of[int(number)], set()).add(path.stem)
+                    book.builds.setdefault(name_of[f"chapter {number}"], set()).add(path.stem)
         return book
 
     def citing(self, work: nodes.Element) -> list[str]:
@@ -83,9 +83,11 @@ class Book:
         ]
 
 
-def chapter_number(page: str) -> int:
-    """The number of `chapters/04_attention` is 4."""
-    return int(page.removeprefix("chapters/").split("_")[0])
+def called(page: str) -> str:
+    """`chapters/04_attention` is called "chapter 4"; one without a number, by its title."""
+    name = page.removeprefix("chapters/")
+    number = name.split("_")[0]
+    return f"chapter {int(number)}" if number.isdigit() else name.replace("_", " ").capitalize()
 
 
 def sources(notebook: dict[str, Any], kind: str) -> Iterator[str]:
@@ -135,12 +137,16 @@ def listed(items: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
 
 
 def chapter_links(app: Sphinx, page: str, chapters: Iterable[str]) -> Iterator[nodes.Node]:
-    """ "chapter 4", or "chapters 4, 5 and 8", each number a link."""
-    chapters = list(chapters)
-    yield nodes.Text("chapter " if len(chapters) == 1 else "chapters ")
+    """ "chapter 4", or "chapters 4, 5 and 8", each number a link; titles come last."""
+    names = {chapter: called(chapter) for chapter in chapters}
+    numbered = sum(name.startswith("chapter ") for name in names.values())
+    if numbered:
+        yield nodes.Text("chapter " if numbered == 1 else "chapters ")
     yield from listed(
-        link(nodes.Text(str(chapter_number(chapter))), app.builder.get_relative_uri(page, chapter))
-        for chapter in chapters
+        link(
+            nodes.Text(name.removeprefix("chapter ")), app.builder.get_relative_uri(page, chapter)
+        )
+        for chapter, name in names.items()
     )
 
 
@@ -188,7 +194,7 @@ class Term:
 
     anchor: str
     meaning: str
-    chapter: int
+    chapter: str
 
 
 def glossary(tree: nodes.document) -> dict[str, Term]:
@@ -196,10 +202,10 @@ def glossary(tree: nodes.document) -> dict[str, Term]:
     terms = {}
     for item in tree.findall(nodes.definition_list_item):
         text = " ".join(item.children[-1].astext().split())
-        meaning, _, chapter = text.rpartition(" See chapter ")
+        meaning, _, chapter = text.rpartition(" See ")
         for word in item.findall(nodes.term):
             name = word.astext().lower()
-            terms[name] = Term(word["ids"][0], meaning, int(chapter.rstrip(".")))
+            terms[name] = Term(word["ids"][0], meaning, chapter.rstrip("."))
     return terms
 
 
@@ -250,7 +256,7 @@ def add_links(app: Sphinx, tree: nodes.document, page: str) -> None:
             terms = {
                 name: term
                 for name, term in glossary(app.env.get_doctree(GLOSSARY)).items()
-                if term.chapter != chapter_number(page) and name not in EVERYDAY
+                if term.chapter != called(page) and name not in EVERYDAY
             }
             link_terms(tree, terms, app.builder.get_relative_uri(page, GLOSSARY))
         next(tree.findall(nodes.section)).append(end_of_chapter(app, page, book))
