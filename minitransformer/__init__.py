@@ -90,7 +90,8 @@ relatives, whose published weights `published` and `tokenizers` read.
 | `as_configured` | 9 | whether a model comes back as it was saved |
 | `decoder_only` | 10 | the model without encoder |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
-| `sampling` | 10 | temperature, top-k, top-p |
+| `sampling` | 10 | temperature, top-k, top-p, min-p |
+| `logits_processors` | 10 | penalties on repetition, forbidden tokens |
 | `beam_search` | 10 | beam search |
 | `inference` | 10 | translating and writing with a trained model |
 | `language_model` | 10 | training a decoder-only model on text |
@@ -148,6 +149,12 @@ from minitransformer.layer_norm import (
     layer_norm,
     rms_norm,
 )
+from minitransformer.logits_processors import (
+    no_repeat_ngrams,
+    occurrence_penalty,
+    repetition_penalty,
+    suppress_tokens,
+)
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.plotting import (
     plot_attention,
@@ -164,7 +171,7 @@ from minitransformer.positional_encoding import (
     sinusoidal_positions,
 )
 from minitransformer.rotary import RotaryPositionalEncoding, rotary_frequencies
-from minitransformer.sampling import next_token_probs, top_k_filter, top_p_filter
+from minitransformer.sampling import min_p_filter, next_token_probs, top_k_filter, top_p_filter
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
@@ -249,17 +256,21 @@ __all__ = [
     "load_checkpoint",
     "load_language_model",
     "load_translator",
+    "min_p_filter",
     "multi30k",
     "next_token_probs",
+    "no_repeat_ngrams",
     "noam_schedule",
     "number_in_words",
     "number_words",
+    "occurrence_penalty",
     "pad_rows",
     "padding_mask",
     "plot_attention",
     "plot_attention_grid",
     "plot_history",
     "record_attention",
+    "repetition_penalty",
     "restore_spans",
     "rms_norm",
     "rotary_frequencies",
@@ -268,6 +279,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "sinusoidal_positions",
     "stream_batches",
+    "suppress_tokens",
     "text_to_text",
     "token_stream",
     "top_k_filter",

@@ -40,13 +40,13 @@ def length_penalty(length: int, alpha: float) -> float:
 
 def beam_search(
     step: Step,
-    num_sources: int,
+    prompts: Tensor,
     *,
     num_beams: int,
     alpha: float,
     max_new_tokens: int,
     is_stop: Tensor,
-    restrict: Callable[[Tensor, int], Tensor],
+    restrict: Callable[[Tensor, Tensor], Tensor],
 ) -> list[list[int]]:
     """For each source the best text that a beam of `num_beams` beginnings finds.
 
@@ -56,15 +56,20 @@ def beam_search(
 
     Args:
         step: the model's side, see `Step`.
-        num_sources: b.
+        prompts: what the text for each source begins with, (b, n), int64; not returned.
         num_beams: beginnings kept for each source.
         alpha: α of `length_penalty`, at least 0.
         max_new_tokens: longest text, its end included.
         is_stop: which tokens end a text, (v,), boolean.
-        restrict: sets the scores of what may not come n-th to -inf.
+        restrict: from the texts so far, prompts included, (rows, n), and the scores, (rows, v), to
+            scores; -inf for what may not follow. It must not raise any: the search ends early
+            because a log-probability only falls.
 
     Returns:
         The ids of a text for each source.
+
+    Raises:
+        ValueError: if every text was forbidden for some source.
 
     Example:
         >>> class Same:  # a model that scores three tokens the same way each time
@@ -76,22 +81,25 @@ def beam_search(
         ...         pass
         >>> options = {"num_beams": 2, "alpha": 0.6, "max_new_tokens": 3}
         >>> options |= {"is_stop": torch.tensor([False, False, True])}
-        >>> beam_search(Same(), 1, restrict=lambda scores, length: scores, **options)
+        >>> nothing = torch.empty(1, 0, dtype=torch.int64)
+        >>> beam_search(Same(), nothing, restrict=lambda texts, scores: scores, **options)
         [[1, 1, 1]]
 
     Built in chapter 10. Paper: Wu et al., section 7.
     """
     logits = step(None)
     device, vocab_size = logits.device, logits.size(-1)
+    num_sources, num_given = prompts.shape
     sources = torch.arange(num_sources, device=device)  # those that are not done
     scores = logits.new_zeros(num_sources, 1)  # of each source's beginnings
-    texts = torch.empty(num_sources, 1, 0, dtype=torch.int64, device=device)
-    best = [(-torch.inf, [0])] * num_sources
+    texts = prompts[:, None]  # one beginning for each: several equal ones would remain equal
+    best: list[tuple[float, list[int]]] = [(-torch.inf, [])] * num_sources
     # Every beginning may end in as many ways as there are stop ids; so many more are looked at.
     wanted = num_beams * (1 + int(is_stop.sum()))
     for length in range(1, max_new_tokens + 1):
         log_total = logits.logsumexp(dim=-1, keepdim=True)
-        highest, tokens = restrict(logits, length).topk(min(wanted, vocab_size), dim=-1)
+        allowed = restrict(texts.flatten(0, 1), logits)
+        highest, tokens = allowed.topk(min(wanted, vocab_size), dim=-1)
         log_probs = (highest - log_total).view(*scores.shape, -1)
         extended = (scores[..., None] + log_probs).flatten(1)
         ranked, index = extended.topk(min(wanted, extended.size(1)), dim=1)
@@ -127,4 +135,6 @@ def beam_search(
         sources = sources[rows]
         texts = torch.cat([texts[rows[:, None], origin], token[..., None]], dim=-1)
         logits = step(token.flatten())
-    return [text for _, text in best]
+    if not all(score > -torch.inf for score, _ in best):
+        raise ValueError("beam search found no text: at some step every token was forbidden")
+    return [text[num_given:] for _, text in best]

@@ -55,7 +55,8 @@ class WholeTexts:
 
     def __init__(self, model: Any, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:
         self.model = model
-        self.texts, padding = prompts_of(model, ids, bos_id, max_new_tokens)
+        self.prompt, padding = prompts_of(model, ids, bos_id, max_new_tokens)
+        self.texts = self.prompt
         self.padding = self.texts.new_zeros(len(self.texts)) if padding is None else padding
         self.sources = ids if model.config.num_encoder_layers else None
 

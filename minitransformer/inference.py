@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.beam_search import Step, beam_search
+from minitransformer.beam_search import beam_search
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import WholeTexts, room
 from minitransformer.fast import decoding_of
 from minitransformer.inspection import evaluating
+from minitransformer.logits_processors import LogitsProcessor
 from minitransformer.pretrained import check_tokenizers
 from minitransformer.sampling import next_token_probs
 from minitransformer.tokenization import Tokenizer, pad_rows
@@ -35,9 +37,11 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     generator: torch.Generator | None = None,
     bos_id: int | None = None,
     stop_ids: Sequence[int] = (2,),
+    logits_processors: Sequence[LogitsProcessor] = (),
 ) -> Tensor:
     """Write one token after another: a target for each source, or what follows each prompt.
 
@@ -57,10 +61,14 @@ def generate(
         temperature: see `next_token_probs`; 0 draws nothing.
         top_k: see `top_k_filter`.
         top_p: see `top_p_filter`.
+        min_p: see `min_p_filter`.
         generator: where random numbers come from; PyTorch's global generator when left out.
         bos_id: what the targets of an encoder-decoder model begin with; not returned. When left
             out, the configuration's `start_id`, and 1 if it has none.
         stop_ids: each of them ends a text.
+        logits_processors: functions of the texts so far, (rows, n), with their prompts (padded on
+            the left) or begin token, and of the scores, (rows, v), that return the scores to go on
+            with; called in this order, whatever the way of writing. See `repetition_penalty`.
 
     Returns:
         New tokens, (b, n) with n ≤ max_new_tokens, int64; after its end a row is filled with
@@ -69,7 +77,7 @@ def generate(
     Raises:
         TypeError: if `ids` are not integers.
         ValueError: if an argument is out of range, two do not fit together, or `ids` do not fit
-            the model.
+            the model; if `logits_processors` forbid every token.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -99,8 +107,10 @@ def generate(
             f"beam search draws nothing: num_beams={num_beams} needs temperature 0, "
             f"got {temperature}"
         )
-    if temperature == 0 and (top_k is not None or top_p is not None):
-        raise ValueError(f"top_k={top_k} and top_p={top_p} need a temperature above 0, got 0")
+    cuts: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for name, cut in cuts.items():
+        if temperature == 0 and cut is not None:
+            raise ValueError(f"{name}={cut} needs a temperature above 0, got 0")
     vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
     padding = [pad_id] if pad_id >= 0 else []  # -1 is no token, and has no score
     for stop_id in stop_ids:
@@ -118,23 +128,31 @@ def generate(
     never = torch.tensor(padding, dtype=torch.int64, device=ids.device)
     not_yet = torch.tensor([*padding, *stop_ids], dtype=torch.int64, device=ids.device)
 
-    def restrict(logits: Tensor, length: int) -> Tensor:
-        return logits.index_fill(-1, not_yet if length < min_new_tokens else never, -torch.inf)
+    def restrict(texts: Tensor, logits: Tensor) -> Tensor:
+        for processor in logits_processors:
+            logits = processor(texts, logits)
+        is_early = texts.size(1) - prompts.size(1) + 1 < min_new_tokens
+        logits = logits.index_fill(-1, not_yet if is_early else never, -torch.inf)
+        # A beginning of beam search may have nowhere to go while others have.
+        if logits_processors and num_beams == 1 and not bool((logits > -torch.inf).any(-1).all()):
+            raise ValueError("logits_processors forbade every token")
+        return logits
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
             return logits.argmax(dim=-1)
-        probs = next_token_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+        probs = next_token_probs(logits, temperature=temperature, **cuts)
         return probs.multinomial(1, generator=generator)[:, 0]
 
     cached = decoding_of(model)
     # Where nobody listens nobody meets a tensor of inference mode, in which steps are faster.
     with evaluating(model), torch.inference_mode() if cached else torch.no_grad():
-        step: Step = (cached or WholeTexts)(model, ids, bos_id, max_new_tokens)
+        step = (cached or WholeTexts)(model, ids, bos_id, max_new_tokens)
+        prompts = step.prompt.long()
         if num_beams > 1:
             texts = beam_search(
                 step,
-                ids.size(0),
+                prompts,
                 num_beams=num_beams,
                 alpha=alpha,
                 max_new_tokens=max_new_tokens,
@@ -143,21 +161,22 @@ def generate(
             )
             written = pad_rows(texts, pad_id).to(ids.device)
         else:
-            written = ids.new_full((ids.size(0), max_new_tokens), pad_id, dtype=torch.int64)
+            start = prompts.size(1)
+            written = F.pad(prompts, (0, max_new_tokens), value=pad_id)
             rows = torch.arange(ids.size(0), device=ids.device)  # those that have not ended
             logits = step(None)
-            for length in range(1, max_new_tokens + 1):
-                tokens = choose(restrict(logits, length))
-                written[rows, length - 1] = tokens
+            for end in range(start, start + max_new_tokens):
+                tokens = choose(restrict(written[rows, :end], logits))
+                written[rows, end] = tokens
                 ended = is_stop[tokens]
-                if length == max_new_tokens or bool(ended.all()):
+                if end + 1 == written.size(1) or bool(ended.all()):
                     break
                 if bool(ended.any()):
                     kept = (~ended).nonzero()[:, 0]
                     rows, tokens = rows[kept], tokens[kept]
                     step.select(kept, kept)
                 logits = step(tokens)
-            written = written[:, :length]
+            written = written[:, start : end + 1]
     return written.clone()  # outside inference mode: an ordinary tensor, fit for training
 
 

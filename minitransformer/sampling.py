@@ -1,7 +1,7 @@
-"""From scores to the next token: temperature, top-k and top-p.
+"""From scores to the next token: temperature, top-k, top-p and min-p.
 
 Built in chapter 10. Papers: Fan et al. (2018), section 5.1 (top-k); Holtzman et al. (2020),
-section 3.1 (top-p).
+section 3.1 (top-p); Nguyen et al. (2024), section 3 (min-p).
 """
 
 import math
@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["next_token_probs", "top_k_filter", "top_p_filter"]
+__all__ = ["min_p_filter", "next_token_probs", "top_k_filter", "top_p_filter"]
 
 TINY = torch.finfo(torch.float32).tiny
 """A temperature like 0 for all scores there are, and not rounded to 0."""
@@ -65,23 +65,49 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, indices, dropped), -torch.inf)
 
 
+def min_p_filter(logits: Tensor, m: float) -> Tensor:
+    """Keep tokens at least m times as probable as the most probable one; the others become -inf.
+
+    Args:
+        logits: (..., v), floating point.
+        m: above 0, at most 1.
+
+    Raises:
+        ValueError: if `m` is out of range.
+
+    Example:
+        >>> min_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.4).exp()
+        tensor([0.6000, 0.0000, 0.3000])
+
+    Built in chapter 10. Paper: Nguyen et al. (2024), section 3.
+    """
+    if not 0.0 < m <= 1.0:
+        raise ValueError(f"min_p must be above 0 and at most 1, got {m}")
+    # p_i >= m p_max is z_i >= z_max + log m: the sum of the softmax cancels.
+    edge = logits.amax(dim=-1, keepdim=True) + math.log(m)
+    return logits.masked_fill(logits < edge, -torch.inf)
+
+
 def next_token_probs(
     logits: Tensor,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
 ) -> Tensor:
     """The distribution to draw the next token from: softmax(logits / temperature), cut off.
 
     Below 1 the temperature makes probable tokens more probable, above 1 all more alike; close to
-    0 all goes to the most probable one. It acts first, then top-k, then top-p on what is left.
+    0 all goes to the most probable one. It acts first, then top-k, then top-p on what is left,
+    then min-p.
 
     Args:
         logits: (..., v), floating point.
         temperature: above 0, and finite.
         top_k: see `top_k_filter`; no limit when left out.
         top_p: see `top_p_filter`; no limit when left out.
+        min_p: see `min_p_filter`; no limit when left out.
 
     Returns:
         Probabilities, (..., v); rows sum to 1.
@@ -105,4 +131,6 @@ def next_token_probs(
         logits = top_k_filter(logits, top_k)
     if top_p is not None:
         logits = top_p_filter(logits, top_p)
+    if min_p is not None:
+        logits = min_p_filter(logits, min_p)
     return logits.softmax(dim=-1)

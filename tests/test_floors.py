@@ -23,6 +23,7 @@ FLOORS = [
         "dropout",
         "fast.cross_entropy",
         "fast.turned",
+        "logits_processors",
         "tasks.lexicon",
         "tasks.span_corruption",
         "merging",

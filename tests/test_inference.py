@@ -287,7 +287,7 @@ def test_sampling_without_warmth_is_greedy(temperature):
     assert torch.equal(generate(model, PROMPTS, max_new_tokens=8, temperature=temperature), greedy)
 
 
-@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}])
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
 def test_sampling_from_one_token_is_greedy(cut):
     model = decoder_only_model()
     greedy = generate(model, PROMPTS, max_new_tokens=8)
@@ -360,8 +360,9 @@ def test_with_a_table_its_end_is_the_end(scheme):
             "min_new_tokens=2 needs a token .* pad_id=0 and stop_ids are all 31 there are",
         ),
         ({"num_beams": 2, "temperature": 1.0}, r"num_beams=2 needs temperature 0, got 1\.0"),
-        ({"top_k": 3}, "top_k=3 and top_p=None need a temperature above 0, got 0"),
-        ({"top_p": 0.9}, r"top_k=None and top_p=0\.9 need a temperature above 0, got 0"),
+        ({"top_k": 3}, "top_k=3 needs a temperature above 0, got 0"),
+        ({"top_p": 0.9}, r"top_p=0\.9 needs a temperature above 0, got 0"),
+        ({"min_p": 0.1}, r"min_p=0\.1 needs a temperature above 0, got 0"),
         ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1, got 0"),
         ({"temperature": 1.0, "top_p": 1.5}, r"top_p must be above 0 and at most 1, got 1\.5"),
         ({"stop_ids": [2, 31]}, "stop_ids must lie between 0 and 30, got 31"),

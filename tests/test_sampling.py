@@ -1,10 +1,10 @@
-"""The next token's distribution is the definition of temperature, top-k and top-p."""
+"""The next token's distribution is the definition of temperature, top-k, top-p and min-p."""
 
 import pytest
 import torch
 from helpers import assert_same, randn
 
-from minitransformer import next_token_probs, top_k_filter, top_p_filter
+from minitransformer import min_p_filter, next_token_probs, top_k_filter, top_p_filter
 
 LOGITS = 2 * randn(2, 3, 31)
 
@@ -57,16 +57,25 @@ def test_top_p_of_one_keeps_what_has_a_probability(scale):
     assert_same(probs, (scale * LOGITS).softmax(-1))
 
 
-def test_temperature_acts_first_then_top_k_then_top_p():
-    probs = next_token_probs(LOGITS, temperature=0.5, top_k=7, top_p=0.8)
-    assert_same(probs, top_p_filter(top_k_filter(LOGITS / 0.5, 7), 0.8).softmax(-1))
+@pytest.mark.parametrize("m", [1e-6, 0.03, 0.3, 1.0])
+def test_min_p_keeps_what_is_m_times_as_probable_as_the_best(m):
+    probs = LOGITS.double().softmax(-1)
+    kept = min_p_filter(LOGITS, m).isfinite()
+    assert torch.equal(kept, probs >= m * probs.amax(-1, keepdim=True))
+
+
+def test_temperature_acts_first_then_top_k_then_top_p_then_min_p():
+    probs = next_token_probs(LOGITS, temperature=0.5, top_k=7, top_p=0.8, min_p=0.2)
+    by_rank_and_sum = top_p_filter(top_k_filter(LOGITS / 0.5, 7), 0.8)
+    assert_same(probs, min_p_filter(by_rank_and_sum, 0.2).softmax(-1))
+    assert not torch.equal(by_rank_and_sum.softmax(-1), probs)
     assert_same(probs.sum(-1), torch.ones(2, 3))
 
 
 def test_what_was_forbidden_stays_so():
     logits = LOGITS.clone()
     logits[..., ::2] = -torch.inf
-    for options in ({"top_k": 20}, {"top_p": 0.99}, {"temperature": 9.0}):
+    for options in ({"top_k": 20}, {"top_p": 0.99}, {"min_p": 1e-6}, {"temperature": 9.0}):
         assert (next_token_probs(logits, **options)[..., ::2] == 0).all()
 
 
@@ -79,6 +88,8 @@ def test_what_was_forbidden_stays_so():
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0\.0"),
         ({"top_p": 1.1}, r"top_p must be above 0 and at most 1, got 1\.1"),
+        ({"min_p": 0.0}, r"min_p must be above 0 and at most 1, got 0\.0"),
+        ({"min_p": 1.1}, r"min_p must be above 0 and at most 1, got 1\.1"),
     ],
     ids=str,
 )

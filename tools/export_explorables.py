@@ -141,12 +141,12 @@ def beam_tree(
         for alpha in ALPHAS:
             beam_search(
                 Recorder(Decoding(model, src, tgt_tokenizer.bos_id, LONGEST), following),
-                1,
+                torch.empty(1, 0, dtype=torch.int64),
                 num_beams=width,
                 alpha=alpha,
                 max_new_tokens=LONGEST,
                 is_stop=is_stop,
-                restrict=lambda logits, _: logits.index_fill(-1, never, -torch.inf),
+                restrict=lambda _, logits: logits.index_fill(-1, never, -torch.inf),
             )
     following_tokens = {}
     for text, log_probs in following.items():

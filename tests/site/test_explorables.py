@@ -367,12 +367,12 @@ def searched(tree, width, alpha):
     step = TableStep(tree["next"], tree["end"])
     (best,) = beam_search(
         step,
-        1,
+        torch.empty(1, 0, dtype=torch.int64),
         num_beams=width,
         alpha=alpha,
         max_new_tokens=tree["longest"],
         is_stop=torch.tensor([token == tree["end"] for token in step.tokens]),
-        restrict=lambda logits, _: logits.index_fill(-1, torch.tensor([0]), -math.inf),
+        restrict=lambda _, logits: logits.index_fill(-1, torch.tensor([0]), -math.inf),
     )
     return step, [step.tokens[index] for index in best]
 

@@ -1,0 +1,140 @@
+"""Rules for the next token that know the text so far: penalties on repetition, and bans.
+
+`generate` takes any functions of (the text so far, the scores of the next token) that return the
+scores anew, as `logits_processors`. These are the usual ones; `functools.partial` sets their last
+arguments. Those of the library transformers, called with the same two tensors, can be passed too.
+
+Built in chapter 10. Paper: "CTRL: A Conditional Transformer Language Model for Controllable
+Generation" (Keskar et al., 2019), section 4.1.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["no_repeat_ngrams", "occurrence_penalty", "repetition_penalty", "suppress_tokens"]
+
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+"""From ids, (rows, n), and logits, (rows, v), to logits; what may not follow gets -inf."""
+
+
+def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: int = 0) -> Tensor:
+    """Make what occurred less probable: its score is divided by θ if above 0, else multiplied.
+
+    It acts once, however often a token occurred, and depends on where the scores have their zero,
+    which their softmax does not. θ = 1 does nothing. (The paper divides all; a score below 0 would
+    rise.)
+
+    Args:
+        ids: the text so far, prompt or begin token included, (rows, n), int64.
+        logits: scores of the next token, (rows, v), floating point.
+        penalty: θ, above 0.
+        start: what stands before this column does not count, such as the prompts.
+
+    Returns:
+        Scores, (rows, v).
+
+    Raises:
+        ValueError: if `penalty` is not above 0.
+
+    Example:
+        >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.tensor([[3.0, 3.0, -3.0, -3.0]])
+        >>> repetition_penalty(ids, logits, 1.5)
+        tensor([[ 3.0000,  2.0000, -4.5000, -3.0000]])
+
+    Built in chapter 10. Paper: Keskar et al. (2019), section 4.1.
+    """
+    if not penalty > 0.0:
+        raise ValueError(f"penalty must be above 0, got {penalty}")
+    ids = ids[:, start:]
+    scores = logits.gather(1, ids)
+    return logits.scatter(1, ids, torch.where(scores > 0, scores / penalty, scores * penalty))
+
+
+def occurrence_penalty(
+    ids: Tensor,
+    logits: Tensor,
+    *,
+    presence: float = 0.0,
+    frequency: float = 0.0,
+    start: int = 0,
+) -> Tensor:
+    """Subtract `presence` from the score of what occurred, and `frequency` for each occurrence.
+
+    Either divides the odds against any other token by a power of e, wherever the scores have
+    their zero. 0 does nothing.
+
+    Args:
+        ids: as in `repetition_penalty`.
+        logits: as there.
+        presence: in units of the scores.
+        frequency: in units of the scores.
+        start: as there.
+
+    Returns:
+        Scores, (rows, v).
+
+    Example:
+        >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.zeros(1, 4)
+        >>> occurrence_penalty(ids, logits, presence=1.0, frequency=0.5)
+        tensor([[ 0.0000, -2.0000, -1.5000,  0.0000]])
+
+    Built in chapter 10.
+    """
+    ids = ids[:, start:]
+    counts = torch.zeros_like(logits).scatter_add(1, ids, logits.new_ones(ids.shape))
+    return logits - frequency * counts - presence * counts.clamp(max=1)
+
+
+def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
+    """Forbid every token that would end a run of `size` tokens that the text has already.
+
+    Args:
+        ids: as in `repetition_penalty`.
+        logits: as there.
+        size: tokens in a run; 1 allows each token once.
+
+    Returns:
+        Scores, (rows, v), -inf for what is forbidden.
+
+    Raises:
+        ValueError: if `size` is below 1.
+
+    Example:
+        >>> ids, logits = torch.tensor([[1, 2, 3, 1]]), torch.zeros(1, 4)
+        >>> no_repeat_ngrams(ids, logits, 2)  # 1 was followed by 2
+        tensor([[0., 0., -inf, 0.]])
+
+    Built in chapter 10.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    if ids.size(1) < size:
+        return logits
+    runs = ids.unfold(1, size, 1)  # (rows, n - size + 1, size)
+    newest = ids[:, None, ids.size(1) - size + 1 :]
+    again = (runs[..., :-1] == newest).all(dim=-1)
+    times = torch.zeros_like(logits).scatter_add(1, runs[..., -1], again.to(logits.dtype))
+    return logits.masked_fill(times > 0, -torch.inf)
+
+
+def suppress_tokens(ids: Tensor, logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Forbid these tokens everywhere, such as the one for unknown words.
+
+    Args:
+        ids: the text so far, (rows, n), which makes no difference.
+        logits: as in `repetition_penalty`.
+        tokens: ids that are never written.
+
+    Returns:
+        Scores, (rows, v), -inf for what is forbidden.
+
+    Example:
+        >>> suppress_tokens(torch.tensor([[1]]), torch.zeros(1, 4), [0, 3])
+        tensor([[-inf, 0., 0., -inf]])
+
+    Built in chapter 10.
+    """
+    forbidden = torch.tensor([*tokens], dtype=torch.int64, device=logits.device)
+    return logits.index_fill(-1, forbidden, -torch.inf)
