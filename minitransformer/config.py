@@ -30,7 +30,7 @@ class TransformerConfig:
         d_ff: inner width of the feed-forward networks, f.
         dropout: probability of zeroing an element of a sub-layer's output or of the embedded
             tokens while training.
-        activation: "relu" (the paper's), "gelu", "gelu_tanh" or "swiglu", see `FeedForward`.
+        activation: "relu" (the paper's) or another that `FeedForward` lists, as "gelu" or "swiglu".
         norm_first: False normalises after each residual connection (post-norm, the paper's),
             True before each sub-layer and once at the end of each stack (pre-norm).
         norm: "layer_norm" (the paper's) or "rms_norm".
