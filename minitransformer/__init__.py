@@ -59,7 +59,8 @@ train` trains a real translator in minutes.
 Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
 beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
 and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
-relatives, whose published weights `published` and `tokenizers` read.
+relatives, whose published weights `published` and `tokenizers` read; `efficient_attention` has
+attentions for long texts.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
@@ -97,6 +98,7 @@ relatives, whose published weights `published` and `tokenizers` read.
 | `language_model` | 10 | training a decoder-only model on text |
 | `plotting` | all | the figures |
 | `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
+| `efficient_attention` | 15 | a room: attention in blocks, by patterns, linear; smaller caches |
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `published`, `tokenizers` | | rooms: what their files hold |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
@@ -104,6 +106,7 @@ relatives, whose published weights `published` and `tokenizers` read.
 Masks are boolean and True means "may attend", everywhere.
 """
 
+from minitransformer import efficient_attention as efficient_attention
 from minitransformer import models as models
 from minitransformer.attention import (
     ScaledDotProductAttention,

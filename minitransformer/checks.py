@@ -38,6 +38,12 @@ def check_instance(name: str, x: object, kind: type) -> None:
         raise TypeError(f"{name} must be of type {kind.__name__}, got {type(x).__name__}")
 
 
+def check_at_least_1(name: str, number: int) -> None:
+    """Raise an error unless a number is positive."""
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+
+
 def check_types(config: Any) -> None:
     """Raise an error unless every field of a dataclass is of the type that it is annotated with.
 

@@ -21,6 +21,8 @@ FLOORS = [
         "beam_search",
         "decoding",
         "dropout",
+        "efficient_attention.block_mask",
+        "efficient_attention.memory",
         "fast.cross_entropy",
         "fast.turned",
         "logits_processors",
@@ -35,6 +37,9 @@ FLOORS = [
         "training",
     },
     {
+        "efficient_attention.caches",
+        "efficient_attention.in_blocks",
+        "efficient_attention.linear",
         "embeddings",
         "fast.dropout",
         "fast.packing",
@@ -52,6 +57,7 @@ FLOORS = [
         "tokenizers.unicode_patterns",
     },
     {
+        "efficient_attention",
         "models.assembly",
         "models.lora",
         "models.patch_embedding",
@@ -107,7 +113,7 @@ FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in 
 DOOR = "fast"
 THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
 """Whose `loss` and `generate` take the fast way, which the models look for when called."""
-ROOMS = ("fast", "models", "published", "tasks", "tokenizers")
+ROOMS = ("efficient_attention", "fast", "models", "published", "tasks", "tokenizers")
 BESIDE = {("models", "published"), ("models", "tokenizers")}
 """Rooms of which the first knows the second."""
 

@@ -12,12 +12,13 @@ import pytest
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-ROOMS = ("fast", "models", "published", "tasks", "tokenizers")
+ROOMS = ("efficient_attention", "fast", "models", "published", "tasks", "tokenizers")
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
 MODULES = [sys.modules[name] for name in NAMES]
-PUBLIC = [*mt.__all__, *mt.models.__all__]
-OBJECTS = {name: getattr(mt if name in mt.__all__ else mt.models, name) for name in PUBLIC}
+PLACES = {"package": mt, "models": mt.models, "efficient_attention": mt.efficient_attention}
+PUBLIC = [name for place in PLACES.values() for name in place.__all__]
+OBJECTS = {name: getattr(place, name) for place in PLACES.values() for name in place.__all__}
 CALLABLES = [name for name, value in OBJECTS.items() if callable(value)]
 each_callable = pytest.mark.parametrize("name", CALLABLES)
 
@@ -38,13 +39,14 @@ def names_in_examples():
     return found
 
 
-@pytest.mark.parametrize("names", [mt.__all__, mt.models.__all__], ids=["package", "models"])
-def test_names_are_in_order_and_occur_once(names):
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+def test_names_are_in_order_and_occur_once(place):
+    names = place.__all__
     assert list(names) == sorted(set(names), key=lambda n: (not n.isupper(), n[0].islower(), n))
 
 
-def test_no_relative_has_the_name_of_something_else():
-    assert not set(mt.__all__) & set(mt.models.__all__)
+def test_no_two_places_have_the_same_name():
+    assert len(set(PUBLIC)) == len(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -20,12 +20,14 @@ import minitransformer
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
+PLACES = (minitransformer, minitransformer.models, minitransformer.efficient_attention)
+"""Where one finds what is public."""
 PUBLIC = {
     name: f"{module.__name__}.{name}"
     for module in list(sys.modules.values())
     if module.__name__.startswith("minitransformer.") and not hasattr(module, "__path__")
     for name in getattr(module, "__all__", ())
-    if name in (*minitransformer.__all__, *minitransformer.models.__all__)
+    if any(name in place.__all__ for place in PLACES)
 }
 """Each public name, and the name under which it has its entry."""
 
@@ -70,7 +72,7 @@ def entry_of(name: str) -> str | None:
         return None
     if not attribute:
         return PUBLIC[owner]
-    place = minitransformer if owner in minitransformer.__all__ else minitransformer.models
+    place = next(place for place in PLACES if owner in place.__all__)
     for ancestor in getattr(place, owner).__mro__:
         if attribute in vars(ancestor):
             return f"{PUBLIC.get(ancestor.__name__, PUBLIC[owner])}.{attribute}"

@@ -1,0 +1,213 @@
+"""Caches that remember less: fewer positions, coarser numbers, or fewer of them.
+
+While a model writes, its cache of keys and values is what grows: 2 · layers · heads · e numbers for
+each token. Each class here takes the place of a `KVCache`, or of the attention it belongs to.
+
+Axes: `b` batch, `h` head, `n` position, `e` head width, `d` model width, `c` latent width.
+
+Built in chapter 15. Papers: Xiao et al. (2024); Liu et al. (2024), KIVI; DeepSeek-AI (2024),
+section 2.1.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from minitransformer.attention import Mask, scaled_dot_product_attention
+from minitransformer.checks import check_at_least_1
+
+__all__ = ["LatentAttention", "LatentCache", "QuantisedCache", "RollingCache"]
+
+
+class RollingCache:
+    """The first and the last positions of one layer; what lies between is forgotten.
+
+    As a `KVCache`, each position one by one: the same as a mask that shows each query the first
+    `sinks` positions and, itself included, the last `window`.
+
+    Args:
+        window: how many of the last positions are kept, the newest included.
+        sinks: how many of the first positions are never forgotten. Heads that have nothing to look
+            for look there, so a model that loses them breaks.
+
+    Raises:
+        ValueError: if `window` is below 1, or `sinks` below 0.
+
+    Example:
+        >>> cache = RollingCache(window=2, sinks=1)
+        >>> for n in range(5):
+        ...     keys, values = cache.extend(*2 * [torch.full((1, 1, 1, 1), float(n))])
+        >>> keys.flatten().tolist(), cache.length
+        ([0.0, 3.0, 4.0], 5)
+
+    Built in chapter 15. Paper: Xiao et al. (2024), section 3.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, window: int, sinks: int = 4) -> None:
+        if sinks < 0:
+            raise ValueError(f"sinks must be at least 0, got {sinks}")
+        check_at_least_1("window", window)
+        self.window, self.sinks = window, sinks
+        self.length = 0
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the next positions' keys and values, (b, h, n, e); return what is to be attended.
+
+        Positions that are given together all see each other, and what was kept before.
+        """
+        count = keys.size(-2)
+        if self.length:
+            keys = torch.cat([self.keys, keys], dim=-2)
+            values = torch.cat([self.values, values], dim=-2)
+        if count == 1:
+            keys, values = self.kept(keys), self.kept(values)
+        self.keys, self.values = self.kept(keys), self.kept(values)
+        self.length += count
+        return keys, values
+
+    def kept(self, x: Tensor) -> Tensor:
+        """The first and the last positions of x, (b, h, n, e)."""
+        surplus = x.size(-2) - self.sinks - self.window
+        if surplus <= 0:
+            return x
+        return torch.cat([x[..., : self.sinks, :], x[..., self.sinks + surplus :, :]], dim=-2)
+
+
+class QuantisedCache:
+    """Keys and values of one layer in 8 bits, each vector with a scale of its own.
+
+    A number is off by at most 1/254 of the largest of its vector. Takes e + 4 bytes for a vector
+    where float32 takes 4e.
+
+    Example:
+        >>> cache = QuantisedCache()
+        >>> keys, values = cache.extend(torch.tensor([[[[1.0, -0.5]]]]), torch.ones(1, 1, 1, 2))
+        >>> keys
+        tensor([[[[ 1.0000, -0.5039]]]])
+
+    Built in chapter 15. Paper: Liu et al. (2024), section 3; they scale keys by component.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.parts: list[tuple[Tensor, Tensor]] = []  # int8 and scale, of keys and of values
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the next positions' keys and values, (b, h, n, e); return all so far."""
+        new = [quantised(keys), quantised(values)]
+        if self.length:
+            pairs = zip(self.parts, new, strict=True)
+            new = [(torch.cat([a[0], b[0]], -2), torch.cat([a[1], b[1]], -2)) for a, b in pairs]
+        self.parts, self.length = new, self.length + keys.size(-2)
+        known, carried = ((whole * scale).to(keys.dtype) for whole, scale in new)
+        return known, carried
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory the cache takes."""
+        return sum(x.numel() * x.element_size() for part in self.parts for x in part)
+
+
+def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors (..., e) as int8, and what to multiply them by, (..., 1), float32."""
+    scale = x.abs().amax(-1, keepdim=True).float() / 127
+    whole = (x / scale.masked_fill(scale == 0, 1.0)).round()
+    return whole.to(torch.int8), scale
+
+
+class LatentCache:
+    """What a `LatentAttention` remembers of the positions so far: c numbers for each.
+
+    Example:
+        >>> cache = LatentCache()
+        >>> for _ in range(3):
+        ...     latent = cache.extend(torch.zeros(2, 1, 5))
+        >>> tuple(latent.shape), cache.length
+        ((2, 3, 5), 3)
+
+    Built in chapter 15. Paper: DeepSeek-AI (2024), section 2.1.2.
+    """
+
+    latent: Tensor
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def extend(self, latent: Tensor) -> Tensor:
+        """Append the next positions' latent vectors, (b, n, c); return all so far."""
+        if self.length:
+            latent = torch.cat([self.latent, latent], dim=-2)
+        self.latent, self.length = latent, latent.size(-2)
+        return latent
+
+
+class LatentAttention(nn.Module):
+    """Attention whose keys and values all come from one short vector for each position.
+
+    k = W^UK c and v = W^UV c with c = W^DKV x. Only c is remembered. While writing, W^UK is
+    multiplied into the queries and W^UV into the outputs, so keys and values are never made.
+    (The paper adds a rotary key that all heads share: a turned key does not come from c alone.)
+
+    Args:
+        d_model: width of the input, d.
+        num_heads: h, which must divide d.
+        d_latent: width of what is remembered, c.
+
+    Raises:
+        ValueError: if `num_heads` does not divide `d_model`, or `d_latent` is below 1.
+
+    Example:
+        >>> LatentAttention(12, num_heads=3, d_latent=5)(torch.randn(2, 7, 12)).shape
+        torch.Size([2, 7, 12])
+
+    Built in chapter 15. Paper: DeepSeek-AI (2024), section 2.1.2.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_latent: int) -> None:
+        super().__init__()
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
+        check_at_least_1("d_latent", d_latent)
+        self.num_heads, self.d_k = num_heads, d_model // num_heads
+        self.w_q = nn.Linear(d_model, d_model, bias=False)
+        self.w_dkv = nn.Linear(d_model, d_latent, bias=False)
+        self.w_uk = nn.Linear(d_latent, d_model, bias=False)
+        self.w_uv = nn.Linear(d_latent, d_model, bias=False)
+        self.w_o = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(
+        self, x: Tensor, mask: Mask | None = None, cache: LatentCache | None = None
+    ) -> Tensor:
+        """Attend from each position of x, (b, n, d), to all, and to those in the cache.
+
+        Args:
+            x: (b, n, d), floating point.
+            mask: boolean, broadcastable to (b, h, n, n so far), True = may be attended; or
+                "causal".
+            cache: the positions before; they are attended through their latent vectors.
+
+        Returns:
+            (b, n, d).
+        """
+        queries, latent = self.heads(self.w_q(x)), self.w_dkv(x)
+        if cache is None:
+            keys, values = self.heads(self.w_uk(latent)), self.heads(self.w_uv(latent))
+            mixed = scaled_dot_product_attention(queries, keys, values, mask)
+        else:
+            latent = cache.extend(latent)[:, None]  # one head of keys, which are the values too
+            up_k, up_v = (
+                w.weight.unflatten(0, (self.num_heads, -1)) for w in (self.w_uk, self.w_uv)
+            )
+            # The attention divides by the root of c; the scores want that of e.
+            queries = queries @ up_k * math.sqrt(latent.size(-1) / self.d_k)
+            mixed = scaled_dot_product_attention(queries, latent, latent, mask)
+            mixed = mixed @ up_v.transpose(-2, -1)
+        return self.w_o(mixed.transpose(-3, -2).flatten(-2))
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(b, n, d) → (b, h, n, e)."""
+        return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)

@@ -1,0 +1,270 @@
+"""Attention without a softmax: what was read is kept in one matrix, whatever its length.
+
+Without the exponential the product may be taken in another order, (φ(Q) φ(K)ᵀ) V = φ(Q) (φ(K)ᵀ V).
+The sum in brackets is a matrix of fixed size that each key and value is added to. Three forms of
+the same function: all pairs at once, sums over prefixes, and one step at a time.
+
+Axes: `q` query, `k` key, `n` position, `e` head width, `m` features, `...` any before.
+
+Built in chapter 15. Papers: Katharopoulos et al. (2020); Choromanski et al. (2021), section 2.3;
+Schlag et al. (2021), section 4; Yang et al. (2025).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minitransformer.checks import check_at_least_1, check_attention, check_values
+
+__all__ = [
+    "delta_rule",
+    "elu_features",
+    "linear_attention",
+    "linear_attention_of_all_pairs",
+    "linear_attention_step",
+    "softmax_features",
+]
+
+Features = Callable[[Tensor], Tensor]  # (..., n, e) to (..., n, m), nowhere negative
+State = tuple[Tensor, Tensor]  # Σ φ(k) vᵀ, (..., m, e'), and Σ φ(k), (..., m)
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """elu(x) + 1, positive everywhere: as many features as components.
+
+    Example:
+        >>> elu_features(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([0.3679, 1.0000, 3.0000])
+
+    Built in chapter 15. Paper: Katharopoulos et al. (2020), equation 7.
+    """
+    return F.elu(x) + 1
+
+
+def softmax_features(directions: Tensor) -> Features:
+    """Features whose products are exp(q·k / √e) on average over random directions (Performer).
+
+    φ(x) = exp(w·x' − |x'|²/2) / √m with x' = x / e^¼, for each row w of `directions`.
+
+    Args:
+        directions: (m, e), standard normal.
+
+    Returns:
+        A function of (..., n, e), giving (..., n, m).
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> features = softmax_features(torch.randn(100_000, 4, generator=generator))
+        >>> query, key = torch.tensor([[0.5, 1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0, 1.0]])
+        >>> kernel = features(query) @ features(key).T
+        >>> bool((kernel / (query @ key.T / 2).exp() - 1).abs() < 0.05)
+        True
+
+    Built in chapter 15. Paper: Choromanski et al. (2021), lemma 1.
+    """
+    num_features, width = directions.shape
+
+    def features(x: Tensor) -> Tensor:
+        if x.size(-1) != width:
+            raise ValueError(f"x must have the directions' width {width}, got {x.size(-1)}")
+        x = x / width**0.25
+        exponents = x @ directions.mT.to(x) - x.square().sum(-1, keepdim=True) / 2
+        return exponents.exp() / math.sqrt(num_features)
+
+    return features
+
+
+def linear_attention_of_all_pairs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    features: Features = elu_features,
+) -> Tensor:
+    """Σ_k φ(q)·φ(k) v / Σ_k φ(q)·φ(k), every weight written out: the definition.
+
+    Time O(q · k · m), memory O(q · k). Arguments as in `scaled_dot_product_attention`.
+
+    Example:
+        >>> value = torch.tensor([[1.0], [3.0]])
+        >>> linear_attention_of_all_pairs(torch.zeros(1, 5), torch.zeros(2, 5), value)
+        tensor([[2.]])
+
+    Built in chapter 15. Paper: Katharopoulos et al. (2020), equation 4.
+    """
+    check_values(key, value)
+    check_attention(query, key, mask)
+    weights = features(query) @ features(key).mT
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)
+    return divided(weights @ value, weights.sum(-1, keepdim=True))
+
+
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    features: Features = elu_features,
+    block_size: int = 64,
+) -> Tensor:
+    """`linear_attention_of_all_pairs` with sums instead of pairs.
+
+    Time O(n · m · e'), memory O(m · e') beside φ(Q), φ(K) and the output. With `causal` the pairs
+    inside a block are written out: O(n · block_size · (m + e')) more time. There gradients keep the
+    sums of each block, O(n · m · e' / block_size).
+
+    Args:
+        query: (..., q, e), floating point.
+        key: (..., k, e), the same dtype.
+        value: (..., k, e'), the same dtype.
+        mask: boolean, of keys only, broadcastable to (..., 1, k); True = may be attended.
+        causal: whether a query sees no later key; there must be as many queries as keys.
+        features: φ, (..., n, e) to (..., n, m), not negative.
+        block_size: positions that are summed at once, with `causal`.
+
+    Returns:
+        (..., q, e'); zeros for a query that sees no key.
+
+    Raises:
+        TypeError: if `mask` is not boolean.
+        ValueError: if shapes do not fit together, or the mask tells queries apart.
+
+    Example:
+        >>> value = torch.tensor([[1.0], [3.0]])
+        >>> linear_attention(torch.zeros(2, 5), torch.zeros(2, 5), value, causal=True)
+        tensor([[1.],
+                [2.]])
+
+    Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 5, 6 and 9.
+    """
+    check_values(key, value)
+    check_attention(query, key, mask)
+    check_at_least_1("block_size", block_size)
+    asked, known = features(query), features(key)
+    if mask is not None:
+        seen = torch.atleast_2d(mask)
+        if seen.size(-2) > 1:
+            raise ValueError(f"mask must be the same for all queries, got one for {seen.size(-2)}")
+        known = known.masked_fill(~seen.mT, 0.0)
+    if not causal:
+        return divided(asked @ (known.mT @ value), asked @ known.sum(-2)[..., None])
+    if query.size(-2) != key.size(-2):
+        raise ValueError(
+            f"with causal=True there must be as many queries as keys, got {query.size(-2)} "
+            f"and {key.size(-2)}"
+        )
+    sums = known.new_zeros(known.size(-1), value.size(-1))
+    total = known.new_zeros(known.size(-1), 1)
+    outputs = []
+    for q, k, v in zip(*(x.split(block_size, -2) for x in (asked, known, value)), strict=True):
+        weights = (q @ k.mT).tril()
+        mixed, divisor = q @ sums + weights @ v, q @ total + weights.sum(-1, keepdim=True)
+        outputs.append(divided(mixed, divisor))
+        sums, total = sums + k.mT @ v, total + k.sum(-2)[..., None]
+    return torch.cat(outputs, dim=-2)
+
+
+def linear_attention_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: State | None = None,
+    *,
+    features: Features = elu_features,
+) -> tuple[Tensor, State]:
+    """The next position of causal linear attention: the form of a recurrent network.
+
+    Time and memory O(m · e') for each position, however many came before.
+
+    Args:
+        query: (..., e), floating point.
+        key: (..., e), the same dtype.
+        value: (..., e'), the same dtype.
+        state: what the step before returned; nothing was read yet when left out.
+        features: φ, (..., e) to (..., m), not negative.
+
+    Returns:
+        The output (..., e'), and the state: sums (..., m, e') and (..., m).
+
+    Example:
+        >>> state = None
+        >>> for value in (1.0, 3.0):
+        ...     x = torch.zeros(5), torch.zeros(5), torch.tensor([value])
+        ...     output, state = linear_attention_step(*x, state)
+        >>> output
+        tensor([2.])
+
+    Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 16 to 20.
+    """
+    asked, known = features(query), features(key)
+    pair = known[..., :, None] * value[..., None, :]
+    sums, total = (pair, known) if state is None else (state[0] + pair, state[1] + known)
+    mixed = (asked[..., None, :] @ sums)[..., 0, :]
+    return divided(mixed, (asked * total).sum(-1, keepdim=True)), (sums, total)
+
+
+def divided(mixed: Tensor, total: Tensor) -> Tensor:
+    """A weighted sum over its weights' sum; zeros where there are none."""
+    return mixed / total.masked_fill(total == 0, 1.0)
+
+
+def delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    strength: Tensor,
+    decay: Tensor | None = None,
+) -> Tensor:
+    """A matrix that is corrected, not only added to: each key's old value makes room for the new.
+
+    S ← α S + β k (v − α Sᵀk)ᵀ, and the output is Sᵀq. With β = 1 and keys of length 1 the value
+    that was stored last under a key is found again exactly. Without `decay` α is 1 (DeltaNet); with
+    it, it is the gated delta rule.
+
+    Time O(n · e · e'), one position after the other; memory O(e · e'), for gradients n times that.
+
+    Args:
+        query: (..., n, e), floating point.
+        key: (..., n, e), the same dtype; made to have length 1 here.
+        value: (..., n, e'), the same dtype.
+        strength: β, (..., n), from 0 (write nothing) to 1 (replace).
+        decay: α, (..., n), from 0 (forget everything) to 1.
+
+    Returns:
+        (..., n, e'), each position after it was written itself.
+
+    Raises:
+        ValueError: if shapes do not fit together.
+
+    Example:
+        >>> key = torch.eye(2)[[0, 1, 0]]
+        >>> value = torch.tensor([[1.0], [2.0], [5.0]])
+        >>> delta_rule(key, key, value, torch.ones(3)).T
+        tensor([[1., 2., 5.]])
+
+    Built in chapter 15. Papers: Schlag et al. (2021), section 4.2; Yang et al. (2025), equation 10.
+    """
+    check_values(key, value)
+    check_attention(query, key)
+    for name, gate in (("strength", strength), ("decay", decay)):
+        if gate is not None and gate.shape != key.shape[:-1]:
+            raise ValueError(
+                f"{name} must have shape {tuple(key.shape[:-1])}, got {tuple(gate.shape)}"
+            )
+    key = F.normalize(key, dim=-1)
+    state = key.new_zeros(*key.shape[:-2], key.size(-1), value.size(-1))
+    outputs = []
+    for n in range(key.size(-2)):
+        if decay is not None:
+            state = state * decay[..., n, None, None]
+        k, v = key[..., n, :, None], value[..., n, None, :]
+        state = state + k * strength[..., n, None, None] * (v - k.mT @ state)
+        outputs.append(query[..., n, None, :] @ state)
+    return torch.cat(outputs, dim=-2)

@@ -1,0 +1,100 @@
+"""Rules draw the patterns of their papers, and blocks leave out nothing that can be seen."""
+
+import pytest
+import torch
+
+from minitransformer import causal_mask
+from minitransformer.efficient_attention import (
+    BlockMask,
+    all_of,
+    any_of,
+    causal_rule,
+    dilated_rule,
+    global_rule,
+    random_rule,
+    strided_rule,
+    window_rule,
+)
+from minitransformer.efficient_attention.block_mask import blocks
+
+
+def drawn(rule, n):
+    return ["".join(".x"[int(x)] for x in row) for row in BlockMask(rule, n, n, 3).dense()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "picture"),
+    [
+        (causal_rule, ["x....", "xx...", "xxx..", "xxxx.", "xxxxx"]),
+        (window_rule(2), ["xx...", "xxx..", ".xxx.", "..xxx", "...xx"]),
+        (dilated_rule(2, 2), ["x.x..", ".x.x.", "x.x.x", ".x.x.", "..x.x"]),
+        (strided_rule(2), ["xx.x.", "xx.x.", ".xxx.", ".xxx.", ".x.xx"]),
+        (global_rule(1), ["xxxxx", "x....", "x....", "x....", "x...."]),
+        (any_of(global_rule(1), window_rule(1)), ["xxxxx", "xx...", "x.x..", "x..x.", "x...x"]),
+        (all_of(causal_rule, window_rule(2)), ["x....", "xx...", ".xx..", "..xx.", "...xx"]),
+    ],
+)
+def test_rule_draws_its_pattern(rule, picture):
+    assert drawn(rule, 5) == picture
+
+
+def test_random_blocks_are_as_many_as_asked_for_and_repeat():
+    rules = [random_rule(11, 2, 3, torch.Generator().manual_seed(1)) for _ in range(2)]
+    one, other = (BlockMask(rule, 11, 11, 3) for rule in rules)
+    assert torch.equal(one.dense(), other.dense())
+    assert all(len(row) == 2 and all(whole for _, whole in row) for row in one.visible)
+    with pytest.raises(ValueError, match="between 0 and the 4 there are, got 5"):
+        random_rule(11, 5, 3)
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize(("q", "k"), [(5, 5), (3, 8), (1, 7), (11, 11)])
+def test_blocks_hold_what_can_be_seen(q, k, block_size):
+    for rule in (causal_rule, window_rule(2), strided_rule(3), lambda a, b: (a < 0) & (b < 0)):
+        mask = BlockMask(rule, q, k, block_size)
+        rest, covered = mask.dense().clone(), 0
+        for queries, row in zip(blocks(q, block_size), mask.visible, strict=True):
+            for number, whole in row:
+                keys = blocks(k, block_size)[number]
+                block = mask.allowed(queries, keys)
+                assert torch.equal(block, mask.dense()[queries, keys])
+                assert block.any()
+                assert bool(block.all()) == whole
+                rest[queries, keys], covered = False, covered + block.numel()
+        assert not rest.any()
+        assert mask.share_computed == pytest.approx(covered / (q * k))
+
+
+def test_visits_are_the_visible_blocks():
+    mask = BlockMask(all_of(causal_rule, window_rule(3)), 5, 11, block_size=2)
+    for (queries, seen), row in zip(mask.visits(), mask.visible, strict=True):
+        for (keys, allowed), (number, whole) in zip(seen, row, strict=True):
+            assert keys == slice(2 * number, min(2 * number + 2, 11))
+            assert (allowed is None) == whole
+            if not whole:
+                assert torch.equal(allowed, mask.dense()[queries, keys])
+
+
+def test_queries_are_the_last_positions():
+    assert torch.equal(BlockMask(causal_rule, 3, 8, 2).dense(), causal_mask(3, 8))
+
+
+def test_cost_of_a_window_grows_with_the_length():
+    costs = [BlockMask(window_rule(8), n, n, 8).share_computed * n * n for n in (64, 128, 256)]
+    assert costs[1] / costs[0] == pytest.approx(2, rel=0.1)
+    assert costs[2] / costs[1] == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockMask(causal_rule, 5, 4), "got 5 queries, 4 keys"),
+        (lambda: BlockMask(causal_rule, 4, 4, 0), "block_size must be at least 1, got 0"),
+        (lambda: BlockMask(window_rule(0), 4, 4), "size must be at least 1, got 0"),
+        (lambda: dilated_rule(2, 0), "step must be at least 1, got 0"),
+        (lambda: strided_rule(0), "stride must be at least 1, got 0"),
+    ],
+)
+def test_bad_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,154 @@
+"""Linear attention is one function in three forms, and not the softmax."""
+
+import pytest
+import torch
+from helpers import assert_same, randn
+
+from minitransformer import causal_mask, scaled_dot_product_attention
+from minitransformer.efficient_attention import (
+    delta_rule,
+    elu_features,
+    linear_attention,
+    linear_attention_of_all_pairs,
+    linear_attention_step,
+    softmax_features,
+)
+
+B, H, E, V = 2, 3, 4, 6
+FEATURES = {"elu": elu_features, "softmax": softmax_features(randn(9, E, seed=7))}
+each_features = pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES.keys())
+each_length = pytest.mark.parametrize("n", [1, 2, 13])
+
+
+def inputs(q, k):
+    options = {"dtype": torch.float64, "grad": True}
+    return (
+        randn(B, H, q, E, seed=1, **options),
+        randn(B, H, k, E, seed=2, **options),
+        randn(B, H, k, V, seed=3, **options),
+    )
+
+
+def padding(k):
+    mask = randn(B, 1, 1, k, seed=4) > 0
+    mask[0] = False  # nothing can be seen there
+    return mask
+
+
+def assert_same_with_gradients(ours, theirs, tensors):
+    assert_same(ours, theirs, 1e-11)
+    seed = randn(*ours.shape, seed=6, dtype=torch.float64)
+    for pair in zip(
+        torch.autograd.grad(ours, tensors, seed),
+        torch.autograd.grad(theirs, tensors, seed),
+        strict=True,
+    ):
+        assert_same(*pair, 1e-11)
+
+
+@each_features
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("q", "k"), [(5, 7), (1, 9), (13, 4)])
+def test_sums_equal_pairs(features, padded, q, k):
+    tensors, mask = inputs(q, k), padding(k) if padded else None
+    assert_same_with_gradients(
+        linear_attention(*tensors, mask, features=features),
+        linear_attention_of_all_pairs(*tensors, mask, features=features),
+        tensors,
+    )
+
+
+@each_length
+@each_features
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("block_size", [1, 3, 64])
+def test_sums_over_prefixes_equal_pairs_with_a_causal_mask(n, features, padded, block_size):
+    tensors, mask = inputs(n, n), padding(n) if padded else None
+    both = causal_mask(n) if mask is None else causal_mask(n) & mask
+    assert_same_with_gradients(
+        linear_attention(*tensors, mask, causal=True, features=features, block_size=block_size),
+        linear_attention_of_all_pairs(*tensors, both, features=features),
+        tensors,
+    )
+
+
+@each_length
+@each_features
+def test_one_step_after_the_other_gives_the_same(n, features):
+    query, key, value = tensors = inputs(n, n)
+    state, outputs = None, []
+    for i in range(n):
+        step = query[..., i, :], key[..., i, :], value[..., i, :]
+        output, state = linear_attention_step(*step, state, features=features)
+        outputs.append(output)
+    whole = linear_attention(*tensors, causal=True, features=features)
+    assert_same_with_gradients(torch.stack(outputs, dim=-2), whole, tensors)
+    assert state[0].shape[:2] == (B, H)
+    assert state[0][0, 0].numel() == features(query).size(-1) * V  # whatever the length
+
+
+def test_no_peeking():
+    tensors = [x.detach().clone() for x in inputs(9, 9)]
+    before = linear_attention(*tensors, causal=True, block_size=4)
+    for x in tensors:
+        x[..., 5:, :] = 100.0
+    assert torch.equal(
+        linear_attention(*tensors, causal=True, block_size=4)[..., :5, :], before[..., :5, :]
+    )
+
+
+def test_more_directions_come_closer_to_the_softmax():
+    query, key, value = (x.detach() for x in inputs(5, 7))
+    expected = scaled_dot_product_attention(query, key, value)
+
+    def error(num_features):
+        directions = randn(num_features, E, seed=8, dtype=torch.float64)
+        features = softmax_features(directions)
+        return (linear_attention(query, key, value, features=features) - expected).abs().mean()
+
+    assert error(100_000) < error(1_000) / 3 < error(10) / 9
+    assert (linear_attention(query, key, value) - expected).abs().mean() > 10 * error(100_000)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_delta_rule_equals_its_loop(gated):
+    query, key, value = (x.detach() for x in inputs(7, 7))
+    strength, decay = (randn(B, H, 7, seed=s, dtype=torch.float64).sigmoid() for s in (5, 6))
+    output = delta_rule(query, key, value, strength, decay if gated else None)
+    for b in range(B):
+        for h in range(H):
+            state = torch.zeros(E, V, dtype=torch.float64)
+            for n in range(7):
+                k = key[b, h, n] / key[b, h, n].norm()
+                if gated:
+                    state = decay[b, h, n] * state
+                old = state.T @ k
+                state = state + strength[b, h, n] * torch.outer(k, value[b, h, n] - old)
+                assert_same(output[b, h, n], state.T @ query[b, h, n], 1e-12)
+
+
+def test_delta_rule_replaces_where_sums_only_add():
+    key = torch.eye(3)[[0, 1, 0, 2]]
+    value = torch.tensor([[1.0], [2.0], [7.0], [4.0]])
+    replaced = delta_rule(key, key, value, torch.ones(4))
+    assert replaced.flatten().tolist() == [1, 2, 7, 4]
+    added = linear_attention(key, key, value, causal=True, features=lambda x: x)
+    assert added[2].item() == 4  # the mean of 1 and 7
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda q, k, v: linear_attention(q, k, v, causal=True),
+            "as many queries as keys, got 5 and 7",
+        ),
+        (lambda q, k, v: linear_attention(q, k, v, torch.ones(5, 7) > 0), "one for 5"),
+        (lambda q, k, v: linear_attention(q, k, v[..., :6, :]), "got 7 and 6"),
+        (lambda q, k, v: delta_rule(k, k, v, torch.ones(7)), r"shape \(2, 3, 7\), got \(7,\)"),
+        (lambda q, k, v: FEATURES["softmax"](v), "width 4, got 6"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(*inputs(5, 7))
