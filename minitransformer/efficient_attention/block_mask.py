@@ -178,7 +178,7 @@ class BlockMask:
 
     With fewer queries than keys the queries are the last positions, as for `causal_mask`.
 
-    To find the blocks, every pair is looked at once: O(q · k) in time, O(block_size · k) in
+    To find the blocks, every pair is looked at once: O(q · k) in time, O(block_size² + k) in
     memory. A mask is made once and serves all layers, heads and steps.
 
     Args:
@@ -221,9 +221,11 @@ class BlockMask:
         number_of = torch.arange(num_keys) // block_size  # of each key's block
         sizes = number_of.bincount()
         for queries in blocks(num_queries, block_size):
-            allowed = self.allowed(queries, slice(0, num_keys))  # one row of blocks at a time
-            found = torch.zeros_like(sizes).index_add_(0, number_of, allowed.sum(0))
-            whole = (found == sizes * len(allowed)).tolist()
+            # Some blocks at a time: what fits into a processor's cache.
+            parts = blocks(num_keys, 8 * block_size)
+            seen = torch.cat([self.allowed(queries, keys).sum(0) for keys in parts])
+            found = torch.zeros_like(sizes).index_add_(0, number_of, seen)
+            whole = (found == sizes * (queries.stop - queries.start)).tolist()
             self.visible.append([(n, whole[n]) for n in found.nonzero().flatten().tolist()])
 
     def allowed(

@@ -24,7 +24,8 @@ class RollingCache:
     """The first and the last positions of one layer; what lies between is forgotten.
 
     As a `KVCache`, each position one by one: the same as a mask that shows each query the first
-    `sinks` positions and, itself included, the last `window`.
+    `sinks` positions and, itself included, the last `window`. Memory, and the time of a step:
+    O(window + sinks), whatever the length.
 
     Args:
         window: how many of the last positions are kept, the newest included.
@@ -80,8 +81,8 @@ class RollingCache:
 class QuantisedCache:
     """Keys and values of one layer in 8 bits, each vector with a scale of its own.
 
-    A number is off by at most 1/254 of the largest of its vector. Takes e + 4 bytes for a vector
-    where float32 takes 4e.
+    A number is off by at most 1/254 of the largest of its vector. Memory: e + 4 bytes for a vector
+    where float32 takes 4e. Time: each step makes numbers of all of them again, O(n · e).
 
     Example:
         >>> cache = QuantisedCache()
@@ -151,6 +152,9 @@ class LatentAttention(nn.Module):
     k = W^UK c and v = W^UV c with c = W^DKV x. Only c is remembered. While writing, W^UK is
     multiplied into the queries and W^UV into the outputs, so keys and values are never made.
     (The paper adds a rotary key that all heads share: a turned key does not come from c alone.)
+
+    With a cache, memory is c numbers for each position, and a step costs O(n · h · c) time where
+    keys and values cost O(n · h · e); without one, time is that of multi-head attention.
 
     Args:
         d_model: width of the input, d.

@@ -219,7 +219,7 @@ def visits(
     mask: Mask | BlockMask | None, query: Tensor, key: Tensor, block_size: int
 ) -> Iterator[Visit]:
     """For each block of queries the blocks of keys to visit, and what is hidden there, if any."""
-    if isinstance(mask, BlockMask):
+    if not (mask is None or isinstance(mask, Tensor | str)):
         yield from mask.visits(query.device)
         return
     first = key.size(-2) - query.size(-2)  # for "causal" the queries are the last positions
@@ -251,7 +251,8 @@ def part_of(mask: Tensor | None, queries: slice, keys: slice) -> Tensor | None:
 def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attention to several sets of keys, put together to attention to all of them.
 
-    Each part weighs as much as the sum under its weights: softmax over their log-sum-exps.
+    Each part weighs as much as the sum under its weights: softmax over their log-sum-exps. Time and
+    memory: O(parts · q · e'), whatever the number of keys.
 
     Args:
         parts: of each the output (..., q, e') and the log-sum-exp (..., q), of the same queries.

@@ -7,7 +7,7 @@ from bs4 import BeautifulSoup, Tag
 
 from api_reference import CHAPTERS, PUBLIC, ROOT, with_links
 
-NAMES = ("api", "api_training", "api_family")
+NAMES = ("api", "api_training", "api_family", "api_efficient")
 PAGES = [ROOT / "_build" / "html" / "chapters" / f"{name}.html" for name in NAMES]
 OF_TYPES = {
     "Tensor": "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor",
