@@ -98,7 +98,8 @@ def mask_of(name: str, length: int) -> BlockMask:
         generator = torch.Generator().manual_seed(0)
         drawn = random_rule(length, min(NUM_RANDOM, length // BLOCK_SIZE), BLOCK_SIZE, generator)
         rule = any_of(rule, global_rule(NUM_GLOBAL), drawn)
-    return BlockMask(all_of(causal_rule, rule), length, block_size=BLOCK_SIZE)
+    reach = WINDOW if name == "window" else None
+    return BlockMask(all_of(causal_rule, rule), length, block_size=BLOCK_SIZE, reach=reach)
 
 
 def strength_of(key: Tensor) -> Tensor:

@@ -178,14 +178,15 @@ class BlockMask:
 
     With fewer queries than keys the queries are the last positions, as for `causal_mask`.
 
-    To find the blocks, every pair is looked at once: O(q · k) in time, O(block_size² + k) in
-    memory. A mask is made once and serves all layers, heads and steps.
+    To find the blocks, every pair is looked at once: O(q · k) in time, or O(q · reach);
+    O(block_size + k) in memory. A mask is made once and serves all layers, heads and steps.
 
     Args:
         rule: which query sees which key; it takes their positions, int64, that broadcast.
         num_queries: q.
         num_keys: k; as many as queries when left out.
         block_size: positions in a block; the last one may be shorter.
+        reach: the rule allows nothing this far away or further, and is not asked there.
 
     Attributes:
         visible: for each block of queries, in order, the numbers of its blocks of keys, and
@@ -208,6 +209,7 @@ class BlockMask:
         num_queries: int,
         num_keys: int | None = None,
         block_size: int = 128,
+        reach: int | None = None,
     ) -> None:
         check_at_least_1("block_size", block_size)
         num_keys = num_queries if num_keys is None else num_keys
@@ -220,11 +222,14 @@ class BlockMask:
         self.visible: list[list[tuple[int, bool]]] = []
         number_of = torch.arange(num_keys) // block_size  # of each key's block
         sizes = number_of.bincount()
+        far = num_keys if reach is None else reach
         for queries in blocks(num_queries, block_size):
+            start = max(0, queries.start + num_keys - num_queries - far) // block_size * block_size
+            stop = min(num_keys, queries.stop + num_keys - num_queries + far)
             # Some blocks at a time: what fits into a processor's cache.
-            parts = blocks(num_keys, 8 * block_size)
+            parts = [slice(start + x.start, start + x.stop) for x in blocks(stop - start, 1024)]
             seen = torch.cat([self.allowed(queries, keys).sum(0) for keys in parts])
-            found = torch.zeros_like(sizes).index_add_(0, number_of, seen)
+            found = torch.zeros_like(sizes).index_add_(0, number_of[start:stop], seen)
             whole = (found == sizes * (queries.stop - queries.start)).tolist()
             self.visible.append([(n, whole[n]) for n in found.nonzero().flatten().tolist()])
 

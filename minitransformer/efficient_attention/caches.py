@@ -56,7 +56,7 @@ class RollingCache:
         self.length = 0
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the next positions' keys and values, (b, h, n, e); return what is to be attended.
+        """Append the next positions' keys and values, (b, h, n, e); return what is attended.
 
         Positions that are given together all see each other, and what was kept before.
         """

@@ -222,7 +222,7 @@ def delta_rule(
     strength: Tensor,
     decay: Tensor | None = None,
 ) -> Tensor:
-    """A matrix that is corrected, not only added to: each key's old value makes room for the new.
+    """A matrix that is corrected, not only added to: a key's old value makes room for the new.
 
     S ← α S + β k (v − α Sᵀk)ᵀ, and the output is Sᵀq. With β = 1 and keys of length 1 the value
     that was stored last under a key is found again exactly. Without `decay` α is 1 (DeltaNet); with

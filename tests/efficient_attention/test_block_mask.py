@@ -79,6 +79,26 @@ def test_queries_are_the_last_positions():
     assert torch.equal(BlockMask(causal_rule, 3, 8, 2).dense(), causal_mask(3, 8))
 
 
+@pytest.mark.parametrize(("q", "k"), [(5, 5), (3, 8), (1, 7), (11, 11), (40, 40)])
+@pytest.mark.parametrize("block_size", [1, 3, 4, 100])
+@pytest.mark.parametrize("size", [1, 2, 5, 60])
+def test_nothing_is_missed_within_reach(q, k, block_size, size):
+    rule = window_rule(size)
+    whole, near = (BlockMask(rule, q, k, block_size, reach) for reach in (None, size))
+    assert whole.visible == near.visible
+
+
+def test_rule_is_not_asked_beyond_its_reach():
+    asked = []
+
+    def rule(query, key):
+        asked.append(int((query - key).abs().max()))
+        return (query - key).abs() < 4
+
+    BlockMask(rule, 64, block_size=4, reach=4)
+    assert max(asked) < 12  # the block of the furthest may begin a little before
+
+
 def test_cost_of_a_window_grows_with_the_length():
     costs = [BlockMask(window_rule(8), n, n, 8).share_computed * n * n for n in (64, 128, 256)]
     assert costs[1] / costs[0] == pytest.approx(2, rel=0.1)
