@@ -212,7 +212,8 @@ class InBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
-        return (*flash_backward(*ctx.saved_tensors, d_output, d_lse, *ctx.visited), None, None)
+        tensors = *ctx.saved_tensors, d_output, d_lse
+        return (*flash_backward(*tensors, *ctx.visited), None, None)
 
 
 def visits(
