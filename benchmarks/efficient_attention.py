@@ -4,7 +4,7 @@ Three parts. The *map* is time and memory against the length n, of one causal he
 the forward and the backward pass together. *Recall* is chapter 0's second contest: pairs of a key
 and a letter, then a key, whose letter is to be named. *Text* is the next character of a long text.
 
-python benchmarks/efficient_attention.py                     about five minutes of one core
+python benchmarks/efficient_attention.py                     about eight minutes of one core
 python benchmarks/efficient_attention.py --quick --out FILE  seconds, for tests: means nothing
 
 Time is that of the processor, on one thread, so that other programs disturb little. Rounds are
