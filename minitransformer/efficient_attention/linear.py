@@ -191,7 +191,7 @@ def linear_attention_step(
         features: φ, (..., e) to (..., m), not negative.
 
     Returns:
-        The output (..., e'), and the state: sums (..., m, e') and (..., m).
+        The output (..., e'), and the state, which is sums (..., m, e') and (..., m).
 
     Example:
         >>> state = None
