@@ -60,7 +60,7 @@ Each module keeps what a chapter of the book builds, as plainly as the chapter s
 beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
 and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
 relatives, whose published weights `published` and `tokenizers` read; `efficient_attention` has
-attentions for long texts.
+attentions for long texts; `export` writes a trained model for other engines.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
@@ -101,12 +101,14 @@ attentions for long texts.
 | `efficient_attention` | 15 | a room: attention in blocks, by patterns, linear; smaller caches |
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `published`, `tokenizers` | | rooms: what their files hold |
+| `export` | | a room: to CTranslate2, ONNX, torch.export and transformers |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
 
 Masks are boolean and True means "may attend", everywhere.
 """
 
 from minitransformer import efficient_attention as efficient_attention
+from minitransformer import export as export
 from minitransformer import models as models
 from minitransformer.attention import (
     ScaledDotProductAttention,

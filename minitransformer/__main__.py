@@ -2,17 +2,20 @@
 
 python -m minitransformer train
 python -m minitransformer translate "three hundred forty-two"
+python -m minitransformer export number-words.safetensors --to ctranslate2 numbers-ctranslate2
 """
 
 import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from minitransformer import export
 from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.checkpoint import load_translator
+from minitransformer.checkpoint import load_model, load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.inference import translate
 from minitransformer.tasks.number_words import number_words
@@ -21,6 +24,12 @@ from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
+ENGINES = {
+    "ctranslate2": export.to_ctranslate2,
+    "onnx": export.to_onnx,
+    "torch": export.to_torch,
+    "transformers": export.to_transformers,
+}
 TGT_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
 LONGER = (
     "longer: millions and thousands in one number, which training never shows together; "
@@ -110,6 +119,18 @@ def translate_texts(args: argparse.Namespace) -> None:
         print(line)
 
 
+def export_model(args: argparse.Namespace) -> None:
+    """Write a trained model and its tokenizers for another engine, and name the files."""
+    options: dict[str, Any] = {}
+    if args.quantization is not None:
+        if args.to != "ctranslate2":
+            raise ValueError(f"--quantization is for --to ctranslate2, not for {args.to}")
+        options["quantization"] = args.quantization
+    model, tokenizers = load_model(args.checkpoint, "cpu")
+    ENGINES[args.to](model.eval(), args.folder, **options, **tokenizers)
+    print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     main_parser = argparse.ArgumentParser(
@@ -128,6 +149,12 @@ def parser() -> argparse.ArgumentParser:
     translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
     translate_parser.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
     translate_parser.set_defaults(run=translate_texts)
+    export_parser = commands.add_parser("export", help="write a trained model for another engine")
+    export_parser.add_argument("checkpoint", type=Path, help="or the folder of a model")
+    export_parser.add_argument("--to", choices=ENGINES, required=True)
+    export_parser.add_argument("folder", type=Path, help="a new one")
+    export_parser.add_argument("--quantization", help='of ctranslate2, such as "int8"')
+    export_parser.set_defaults(run=export_model)
     for sub_parser in (train_parser, translate_parser):
         sub_parser.add_argument("--checkpoint", type=Path, default=Path("number-words.safetensors"))
         sub_parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -139,7 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser().parse_args(arguments)
     try:
         args.run(args)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ImportError, ValueError, OSError, FloatingPointError) as error:
         sys.exit(f"minitransformer: {error}")
     except KeyboardInterrupt:
         sys.exit("\nminitransformer: stopped; the same command goes on from the last checkpoint")

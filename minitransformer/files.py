@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +49,41 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` to write to, which takes its place when the block is done.
+
+    Whoever stops the program at any moment finds no folder there, or the whole one.
+
+    Raises:
+        FileExistsError: if there is a file at `path`, or a folder that is not empty.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with new_folder(Path(folder, "a")) as unfinished:
+        ...         _ = Path(unfinished, "b.txt").write_text("all of it")
+        ...     os.listdir(folder), os.listdir(Path(folder, "a"))
+        (['a'], ['b.txt'])
+    """
+    path = path.resolve()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} is there already, and nothing is mixed with it; name a new folder, or an "
+            "empty one"
+        )
+    unfinished = path.with_name(f".{path.name}.{token_hex(4)}.unfinished")
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        if path.exists():
+            path.rmdir()
+        unfinished.rename(path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 

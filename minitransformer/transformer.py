@@ -230,6 +230,6 @@ def cached_length(caches: Sequence[KVCache] | None, num_layers: int) -> int:
     if len(caches) != num_layers:
         raise ValueError(f"caches must be one for each of {num_layers} layers, got {len(caches)}")
     lengths = [cache.length for cache in caches]
-    if len(set(lengths)) > 1:
+    if any(length != lengths[0] for length in lengths):
         raise ValueError(f"caches must hold the same number of positions, got {lengths}")
     return lengths[0]

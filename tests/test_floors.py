@@ -41,6 +41,7 @@ FLOORS = [
         "efficient_attention.in_blocks",
         "efficient_attention.linear",
         "embeddings",
+        "export.graphs",
         "fast.dropout",
         "fast.packing",
         "fast.reserved_cache",
@@ -102,7 +103,10 @@ FLOORS = [
         "tokenizers.published_tokenizer",
     },
     {"fast", "models", "tokenizers"},
-    {"checkpoint", "data"},
+    {"checkpoint", "data", "export.folder", "export.relatives"},
+    {"export.ctranslate2", "export.hugging_face", "export.torch_export"},
+    {"export.onnx"},
+    {"export"},
     {"inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
     {"tasks.text_to_text", "trainer"},
     {"language_model"},
@@ -113,8 +117,21 @@ FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in 
 DOOR = "fast"
 THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
 """Whose `loss` and `generate` take the fast way, which the models look for when called."""
-ROOMS = ("efficient_attention", "fast", "models", "published", "tasks", "tokenizers")
-BESIDE = {("models", "published"), ("models", "tokenizers")}
+ROOMS = (
+    "efficient_attention",
+    "export",
+    "fast",
+    "models",
+    "published",
+    "tasks",
+    "tokenizers",
+)
+BESIDE = {
+    ("export", "models"),
+    ("export", "published"),
+    ("models", "published"),
+    ("models", "tokenizers"),
+}
 """Rooms of which the first knows the second."""
 
 
@@ -219,7 +236,8 @@ already = set(sys.modules)
 import minitransformer
 assert before[:2] == (random.getstate(), str(numpy.random.get_state())), "random numbers drawn"
 assert torch.equal(before[2], torch.get_rng_state()), "random numbers drawn"
-needless = {"matplotlib", "num2words", "pooch", "tqdm"} & (set(sys.modules) - already)
+needless = {"ctranslate2", "matplotlib", "num2words", "onnx", "pooch", "tqdm", "transformers"}
+needless &= set(sys.modules) - already
 assert not needless, f"imported without need: {needless}"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -11,6 +11,7 @@ from helpers import PAIRS, copying_trainer
 import minitransformer.__main__ as command_line
 from minitransformer import TrainingConfig, load_checkpoint, number_words
 from minitransformer.__main__ import main
+from minitransformer.export import folder as folder_of_exports
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +100,52 @@ def test_unknown_device_is_refused(capsys, checkpoint):
 def test_missing_gpu_is_refused(capsys, checkpoint):
     message = fails(capsys, "translate", "a", "--checkpoint", checkpoint, "--device", "cuda")
     assert re.search("CUDA|NVIDIA driver", message)  # a build without CUDA, or one without a GPU
+
+
+# --- export
+
+
+@pytest.mark.parametrize(
+    ("engine", "files"),
+    [
+        ("ctranslate2", "config.json, model.bin, source_vocabulary.json, src_tokenizer.json, "),
+        ("onnx", "decoder.onnx, encoder.onnx, src_tokenizer.json, tgt_tokenizer.json"),
+        ("torch", "decoder.pt2, encoder.pt2, src_tokenizer.json, tgt_tokenizer.json"),
+    ],
+)
+def test_export_names_its_files(capsys, checkpoint, tmp_path, engine, files):
+    folder = tmp_path / "engine"
+    main(["export", checkpoint, "--to", engine, str(folder)])
+    assert capsys.readouterr().out.startswith(f"{folder}: {files}")
+    message = fails(capsys, "export", checkpoint, "--to", engine, folder)
+    assert f"{folder} is there already" in message
+
+
+def test_folder_of_a_model_is_exported_too(capsys, trained, tmp_path):
+    trained.model.save_pretrained(tmp_path / "model", **trained.tokenizers)
+    arguments = ["--to", "ctranslate2", tmp_path / "engine", "--quantization", "int8"]
+    main(["export", *map(str, [tmp_path / "model", *arguments])])
+    assert "model.bin" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "transformers"], "Marian or Pegasus of transformers has share_embeddings=True"),
+        (["--to", "torch", "--quantization", "int8"], "is for --to ctranslate2, not for torch"),
+        (["--to", "ctranslate2", "--quantization", "int3"], "quantization must be one of"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_in_a_line(capsys, checkpoint, tmp_path, options, message):
+    folder = tmp_path / "engine"
+    assert message in fails(capsys, "export", checkpoint, folder, *options)
+    assert not folder.exists()
+
+
+def test_missing_library_is_told_in_a_line(capsys, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_of_exports, "find_spec", lambda name: None)
+    message = fails(capsys, "export", checkpoint, "--to", "onnx", tmp_path / "engine")
+    assert "this export needs onnx: pip install 'minitransformer[export]'" in message
 
 
 # --- train
@@ -218,6 +265,7 @@ def test_module_runs_as_a_program(tmp_path):
     assert (helped.returncode, helped.stderr) == (0, "")
     assert "train" in helped.stdout
     assert "translate" in helped.stdout
+    assert "export" in helped.stdout
 
     failed = run("translate", "one")
     assert (failed.returncode, failed.stdout) == (1, "")

@@ -12,11 +12,16 @@ import pytest
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-ROOMS = ("efficient_attention", "fast", "models", "published", "tasks", "tokenizers")
+ROOMS = ("efficient_attention", "export", "fast", "models", "published", "tasks", "tokenizers")
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
 MODULES = [sys.modules[name] for name in NAMES]
-PLACES = {"package": mt, "models": mt.models, "efficient_attention": mt.efficient_attention}
+PLACES = {
+    "package": mt,
+    "models": mt.models,
+    "efficient_attention": mt.efficient_attention,
+    "export": mt.export,
+}
 PUBLIC = [name for place in PLACES.values() for name in place.__all__]
 OBJECTS = {name: getattr(place, name) for place in PLACES.values() for name in place.__all__}
 CALLABLES = [name for name, value in OBJECTS.items() if callable(value)]
@@ -69,6 +74,7 @@ def test_name_is_explained(name):
     module = inspect.getmodule(OBJECTS[name]).__name__
     built_in_none = (
         "minitransformer.plotting",
+        "minitransformer.export.",
         "minitransformer.fast.",
         "minitransformer.tokenizers.",
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from email.parser import Parser
+from itertools import chain
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -15,6 +16,8 @@ import oldest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
+EXTRAS = {"huggingface_hub": "hub"}
+EXTRAS |= dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "onnxscript"), "export")
 NEEDED = {"einops", "matplotlib", "num2words", "numpy", "pooch", "safetensors", "torch", "tqdm"}
 MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")
 
@@ -53,8 +56,10 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
 def test_wheel_asks_for_no_more_than_it_says(wheel):
     asked = requirements(wheel)
     assert {name for name, rest in asked.items() if "extra" not in rest} == NEEDED
-    extras = [(name, rest) for name, rest in asked.items() if "extra" in rest]
-    assert extras == [("huggingface_hub", '0.25; extra == "hub"')]
+    extras = {name: rest.partition("extra == ")[2] for name, rest in asked.items()}
+    assert {name: extra for name, extra in extras.items() if extra} == {
+        name: f'"{extra}"' for name, extra in EXTRAS.items()
+    }
 
 
 def test_wheel_has_its_command(wheel):
@@ -64,9 +69,9 @@ def test_wheel_has_its_command(wheel):
 
 def test_oldest_versions_are_the_lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    bounds = [*project["dependencies"], *project["optional-dependencies"]["hub"]]
+    bounds = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     assert oldest.versions() == [bound.replace(">=", "==") for bound in bounds]
-    assert {bound.split(">=")[0] for bound in bounds} == NEEDED | {"huggingface_hub"}
+    assert {bound.split(">=")[0] for bound in bounds} == NEEDED | EXTRAS.keys()
 
 
 def test_bound_of_another_kind_is_refused(tmp_path):

@@ -20,7 +20,12 @@ import minitransformer
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
-PLACES = (minitransformer, minitransformer.models, minitransformer.efficient_attention)
+PLACES = (
+    minitransformer,
+    minitransformer.models,
+    minitransformer.efficient_attention,
+    minitransformer.export,
+)
 """Where one finds what is public."""
 PUBLIC = {
     name: f"{module.__name__}.{name}"

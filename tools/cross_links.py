@@ -143,9 +143,7 @@ def chapter_links(app: Sphinx, page: str, chapters: Iterable[str]) -> Iterator[n
     if numbered:
         yield nodes.Text("chapter " if numbered == 1 else "chapters ")
     yield from listed(
-        link(
-            nodes.Text(name.removeprefix("chapter ")), app.builder.get_relative_uri(page, chapter)
-        )
+        link(nodes.Text(name.removeprefix("chapter ")), app.builder.get_relative_uri(page, chapter))
         for chapter, name in names.items()
     )
 

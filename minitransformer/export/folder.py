@@ -1,0 +1,95 @@
+"""What all exports begin and end with: a model that can be written, a folder that is whole."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from minitransformer.as_configured import check_as_configured
+from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.files import new_folder
+from minitransformer.pretrained import TOKENIZERS, check_tokenizers, vocabularies
+from minitransformer.tokenization import Tokenizer
+from minitransformer.transformer import Transformer
+
+__all__ = ["check_exportable", "check_kit", "export_folder", "installed", "tokens_of"]
+
+
+def check_exportable(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
+    """Raise an error unless the model is one that writes, and the tokenizers are its own.
+
+    Raises:
+        TypeError: if the model is neither an encoder-decoder nor a decoder-only model.
+        ValueError: if the tokenizers are not those of such a model.
+    """
+    if not isinstance(model, Transformer | DecoderOnlyTransformer):
+        raise TypeError(
+            f"model must be a Transformer or a DecoderOnlyTransformer, got a {type(model).__name__}"
+        )
+    check_tokenizers(model.config, tokenizers)
+
+
+def check_kit(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
+    """The same for formats that name layers, not operations: each is as configured.
+
+    Raises:
+        TypeError: if the model is of another class, a relative for example.
+        ValueError: if a part of the model is not what its `TransformerConfig` says.
+    """
+    check_exportable(model, tokenizers)
+    if type(model) not in (Transformer, DecoderOnlyTransformer):
+        raise TypeError(
+            "model must be a Transformer or a DecoderOnlyTransformer itself, "
+            f"got a {type(model).__name__}; `save_pretrained` of a relative writes what "
+            "transformers, and the converters of other engines, read"
+        )
+    check_as_configured(model)
+
+
+@contextmanager
+def export_folder(
+    folder: str | os.PathLike[str], tokenizers: Mapping[str, Tokenizer]
+) -> Iterator[Path]:
+    """A folder to write into, which is there when the block is done: whole, or not at all.
+
+    The tokenizers' files lie in it already, as `Pretrained.save_pretrained` names them.
+
+    Raises:
+        FileExistsError: if `folder` is not empty.
+    """
+    with new_folder(Path(folder)) as unfinished:
+        for side, tokenizer in tokenizers.items():
+            tokenizer.save(unfinished / TOKENIZERS[side])
+        yield unfinished
+
+
+def tokens_of(model: Any, tokenizers: Mapping[str, Tokenizer]) -> list[list[str]]:
+    """A name for each id that the model has, on each side: its token, or "#7" for id 7.
+
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> config = TransformerConfig.decoder_only(8, d_model=4, num_heads=2, num_layers=1)
+        >>> letters = CharacterTokenizer.train(["ab"])
+        >>> tokens_of(DecoderOnlyTransformer(config), {"text": letters})
+        [['<pad>', '<bos>', '<eos>', '<unk>', '<mask>', 'a', 'b', '#7']]
+    """
+    names = []
+    for side, size in vocabularies(model.config).items():
+        tokens = tokenizers[side].tokens if side in tokenizers else Tokenizer.special_tokens[:size]
+        names.append([*tokens, *(f"#{index}" for index in range(len(tokens), size))])
+    return names
+
+
+def installed(name: str) -> None:
+    """Raise an error that says how to install a library, unless it is there.
+
+    Example:
+        >>> installed("engine_of_nobody")
+        Traceback (most recent call last):
+        ImportError: this export needs engine_of_nobody: pip install 'minitransformer[export]'
+    """
+    if find_spec(name) is None:
+        raise ImportError(f"this export needs {name}: pip install 'minitransformer[export]'")

@@ -1,0 +1,76 @@
+"""To ONNX: graphs that ONNX Runtime and others run, in browsers and on phones too.
+
+They are those of `torch_export`, with the inputs and outputs that `graphs` lists: `encoder.onnx`
+and `decoder.onnx`, or `decoder_only.onnx`, for any number of rows and any lengths.
+
+Needs the libraries `onnx` and `onnxscript`.
+"""
+
+import os
+import warnings
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.export.folder import check_exportable, export_folder, installed
+from minitransformer.export.graphs import INPUTS, OUTPUTS
+from minitransformer.export.torch_export import programs
+from minitransformer.tokenization import Tokenizer
+from minitransformer.transformer import Transformer
+
+__all__ = ["to_onnx"]
+
+
+def to_onnx(
+    model: Transformer | DecoderOnlyTransformer,
+    folder: str | os.PathLike[str],
+    **tokenizers: Tokenizer,
+) -> None:
+    """Write the graphs of a model, each a file with all its weights.
+
+    Args:
+        model: an encoder-decoder or a decoder-only model, a relative too.
+        folder: where to; a new one, or an empty one.
+        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`.
+
+    Raises:
+        FileExistsError: if `folder` is not empty.
+        ImportError: if `onnx` or `onnxscript` is not installed.
+        TypeError: if the model is none of the two kinds.
+        ValueError: if the tokenizers do not fit.
+
+    Example:
+        >>> import onnxruntime, tempfile
+        >>> from minitransformer.config import TransformerConfig
+        >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     to_onnx(DecoderOnlyTransformer(config), f"{name}/engine")
+        ...     graph = onnxruntime.InferenceSession(f"{name}/engine/decoder_only.onnx")
+        >>> [(place.name, place.shape) for place in graph.get_inputs()]
+        [('ids', ['b', 't']), ('past', [2, 1, 'b', 2, 'p', 4]), ('left_padding', ['b'])]
+
+
+    """
+    for library in ("onnx", "onnxscript"):
+        installed(library)
+    check_exportable(model, tokenizers)
+    with export_folder(folder, tokenizers) as unfinished:
+        # The formula: the fused kernel's way with empty rows takes an operation on booleans that
+        # ONNX Runtime does not have.
+        for name, program in programs(model, "reference").items():
+            write_graph(program, unfinished / f"{name}.onnx", INPUTS[name], OUTPUTS[name])
+
+
+def write_graph(
+    program: ExportedProgram, path: Path, inputs: list[str], outputs: list[str]
+) -> None:
+    """Write a program as a graph of ONNX."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
+        graph = torch.onnx.export(
+            program, input_names=inputs, output_names=outputs, dynamo=True, verbose=False
+        )
+    assert graph is not None  # it would be, with dynamo=False
+    graph.save(path, external_data=False)

@@ -1,0 +1,177 @@
+"""Which relative a model is, of those that `transformers` has, and its weights in their order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from minitransformer.models.gpt2 import GPT2
+from minitransformer.models.llama import Llama
+from minitransformer.models.marian import Marian
+from minitransformer.published.gpt2_config import GPT2Config
+from minitransformer.published.llama_config import LlamaConfig
+from minitransformer.published.marian_config import MarianConfig
+from minitransformer.published.weights import Stacked, norm
+
+__all__ = ["as_relative"]
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "silu": "silu",
+    "reglu": "relu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_new",
+    "swiglu": "silu",
+}
+PLAIN, GATED = ("relu", "gelu", "gelu_tanh", "silu"), ("swiglu", "geglu", "geglu_tanh", "reglu")
+KNOWN: dict[str, dict[str, tuple[Any, ...]]] = {
+    "Marian or Pegasus": {
+        "norm": ("layer_norm",),
+        "positional_encoding": ("sinusoidal",),
+        "activation": PLAIN,
+        "share_embeddings": (True,),
+        "tie_output": (True,),
+        "num_kv_heads": (None,),
+    },
+    "GPT-2": {
+        "norm_first": (True,),
+        "norm": ("layer_norm",),
+        "positional_encoding": ("learned", "sinusoidal", "none"),
+        "activation": PLAIN,
+        "num_kv_heads": (None,),
+    },
+    "Llama": {"norm_first": (True,), "norm": ("rms_norm",), "activation": GATED},
+}
+"""What each architecture has, of the settings in which ours differ."""
+
+
+@dataclass(frozen=True)
+class PegasusConfig(MarianConfig):
+    """A Marian whose norms come first."""
+
+    model_type: ClassVar[str] = "pegasus"
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "is_encoder_decoder": (True,),
+        "tie_word_embeddings": (True,),
+        "forced_eos_token_id": (None,),
+    }
+
+    def layer_options(self, side: str) -> dict[str, Any]:
+        """As those of a Marian."""
+        return super().layer_options(side) | {"norm_first": True}
+
+
+class Pegasus(Marian):
+    """A Marian whose norms come first, and one more at the end of each stack."""
+
+    config_class = PegasusConfig
+    architecture = "PegasusForConditionalGeneration"
+    names: ClassVar[Mapping[str, str | Stacked | None]] = {
+        **MarianConfig.names,
+        **norm("model.encoder.layer_norm", "encoder.norm"),
+        **norm("model.decoder.layer_norm", "decoder.norm"),
+    }
+
+
+def as_relative(model: Any) -> Marian | GPT2 | Llama:
+    """The relative that computes the same, in evaluation mode, with weights of its own.
+
+    Raises:
+        ValueError: if there is none; it names the setting.
+    """
+    config = model.config
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    common = {"d_model": config.d_model, "max_len": config.max_len}
+    common["activation"] = ACTIVATIONS[config.activation]
+    relative: Marian | GPT2 | Llama
+    if config.num_encoder_layers:
+        check_settings("Marian or Pegasus", config)
+        kind, shape = (Pegasus, PegasusConfig) if config.norm_first else (Marian, MarianConfig)
+        for name, value in (("num_heads", config.num_heads), ("d_ff", config.d_ff)):
+            common |= {f"encoder_{name}": value, f"decoder_{name}": value}
+        relative = kind(
+            shape(
+                vocab_size=config.tgt_vocab_size,
+                num_encoder_layers=config.num_encoder_layers,
+                num_decoder_layers=config.num_decoder_layers,
+                scale_embedding=True,
+                dropout=config.dropout,
+                pad_id=max(config.pad_id, 0),
+                start_id=1,
+                **common,
+            )
+        )
+        state = sines_first(with_biases(state), config.d_model)
+        state["output_projection.bias"] = torch.zeros(config.tgt_vocab_size)
+    else:
+        common |= {"num_heads": config.num_heads, "num_layers": config.num_decoder_layers}
+        common |= {"vocab_size": config.tgt_vocab_size, "d_ff": config.d_ff, "tie_output": False}
+        state["embedding.weight"] = state["embedding.weight"] * model.embedding.scale
+        if config.positional_encoding == "rotary":
+            check_settings("Llama", config)
+            common |= {"num_kv_heads": config.num_kv_heads, "eps": model.decoder.norm.eps}
+            relative = Llama(LlamaConfig(attention_bias=config.attention_bias, **common))
+            state = halves(state, config.d_model // config.num_heads)
+        else:
+            check_settings("GPT-2", config)
+            relative = GPT2(GPT2Config(dropout=config.dropout, **common))
+            nothing = state["embedding.weight"].new_zeros(1, config.max_len, config.d_model)
+            table = nothing if model.positions is None else model.positions(nothing)
+            state = with_biases(state) | {"positions.weight": table[0].detach()}
+    relative.to(model.output_projection.weight.dtype).load_state_dict(state)
+    relative.kept = {"bos_token_id": 1, "eos_token_id": 2}
+    if config.pad_id >= 0:
+        relative.kept |= {"pad_token_id": config.pad_id}
+    return relative.eval()
+
+
+def check_settings(name: str, config: Any) -> None:
+    """Raise an error for the first setting that the architecture does not have."""
+    for setting, values in KNOWN[name].items():
+        found = getattr(config, setting)
+        if found not in values:
+            expected = " or ".join(map(repr, values))
+            raise ValueError(f"{name} of transformers has {setting}={expected}, got {found!r}")
+
+
+def with_biases(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with zeros for the biases of attention where there are none."""
+    missing = {
+        name.replace("weight", "bias"): tensor.new_zeros(len(tensor))
+        for name, tensor in state.items()
+        if "attention.w_" in name and name.endswith("weight")
+    }
+    return missing | dict(state)
+
+
+def halves(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """The same for pairs (i, i + width/2) of a head in place of pairs (2i, 2i + 1)."""
+    order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
+    return {
+        name: tensor.unflatten(0, (-1, width))[:, order].flatten(0, 1)
+        if name.endswith(("w_q.weight", "w_k.weight", "w_q.bias", "w_k.bias"))
+        else tensor
+        for name, tensor in state.items()
+    }
+
+
+def sines_first(state: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """The same with the features of every vector, d, in another order: sines, then cosines.
+
+    Nothing in the model knows the order of its features but the table of positions.
+    """
+    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+    reads = ("w_q.weight", "w_k.weight", "w_v.weight", "w_1.weight", "embedding.weight")
+    writes = ("w_o.weight", "w_o.bias", "w_2.weight", "w_2.bias", "norm.gain", "norm.bias")
+    moved = {}
+    for name, tensor in state.items():
+        if name.endswith((*reads, "output_projection.weight")):
+            tensor = tensor[:, order]
+        elif name.endswith(writes):
+            tensor = tensor[order]
+        moved[name] = tensor
+    return moved

@@ -1,0 +1,127 @@
+"""To `torch.export`: a model as graphs of PyTorch's own operations, which run without this package.
+
+What goes into a graph and comes out of it is in the table of `graphs`.
+"""
+
+import copy
+import math
+import os
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from minitransformer.attention import Backend, ScaledDotProductAttention
+from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.export.folder import check_exportable, export_folder
+from minitransformer.export.graphs import DecoderGraph, DecoderOnlyGraph, EncoderGraph
+from minitransformer.positional_encoding import (
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+)
+from minitransformer.rotary import RotaryPositionalEncoding
+from minitransformer.tokenization import Tokenizer
+from minitransformer.transformer import Transformer
+
+__all__ = ["programs", "to_torch"]
+
+
+def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram]:
+    """The graphs of a model, by name: "encoder" and "decoder", or "decoder_only".
+
+    Args:
+        model: an encoder-decoder or a decoder-only model, a relative too.
+        backend: how attention is computed, see `scaled_dot_product_attention`.
+    """
+    model = copy.deepcopy(model).eval()
+    for part in model.modules():
+        if isinstance(part, ScaledDotProductAttention):
+            part.backend = backend
+    longest = {} if model.max_len == math.inf else {"max": model.config.max_len}
+    with_room(model)
+    b, p = Dim("b", min=1), Dim("p", min=0, **longest)
+    s, t = Dim("s", min=1, **longest), Dim("t", min=1, **longest)
+    attention = model.decoder.layers[0].self_attention
+    dtype = model.output_projection.weight.dtype
+    sizes = (2, len(model.decoder.layers), 3, attention.num_kv_heads, 4, attention.d_k)
+    ids, past = torch.ones(3, 2, dtype=torch.int64), torch.zeros(sizes, dtype=dtype)
+    of_ids, of_past = {0: b, 1: t}, {2: b, 4: p}
+    if not model.config.num_encoder_layers:
+        padding = torch.zeros(3, dtype=torch.int64)
+        graph = DecoderOnlyGraph(model)
+        return {"decoder_only": traced(graph, (ids, past, padding), (of_ids, of_past, {0: b}))}
+    encoder, source = EncoderGraph(model), torch.ones(3, 5, dtype=torch.int64)
+    with torch.no_grad():
+        memory, mask = encoder(source)
+    shapes = (of_ids, of_past, {2: b, 4: s}, {0: b, 3: s})
+    return {
+        "encoder": traced(encoder, (source,), ({0: b, 1: s},)),
+        "decoder": traced(DecoderGraph(model), (ids, past, memory, mask), shapes),
+    }
+
+
+def with_room(model: Any) -> None:
+    """Double the tables of positions in place, so that p + t ends in them where p and t do.
+
+    Otherwise PyTorch would ask for a rule that binds p to t. Past `max_len` they hold NaN.
+    """
+    if model.max_len == math.inf:
+        return
+    model.config = replace(model.config, max_len=2 * model.config.max_len)
+    for part in model.modules():
+        if isinstance(part, LearnedPositionalEncoding):
+            part.weight = nn.Parameter(doubled(part.weight.detach()))
+        elif isinstance(part, SinusoidalPositionalEncoding | RotaryPositionalEncoding):
+            part.table = doubled(part.table)
+
+
+def doubled(table: Tensor) -> Tensor:
+    """A table, and as many rows without a number."""
+    return torch.cat([table, torch.full_like(table, torch.nan)])
+
+
+def traced(
+    graph: nn.Module, arguments: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
+) -> ExportedProgram:
+    """The operations of a graph, for any lengths where `shapes` names an axis."""
+    with torch.no_grad():
+        return torch.export.export(graph, arguments, dynamic_shapes=shapes)
+
+
+def to_torch(
+    model: Transformer | DecoderOnlyTransformer,
+    folder: str | os.PathLike[str],
+    **tokenizers: Tokenizer,
+) -> None:
+    """Write graphs that `torch.export.load` reads, each a file of its own: `encoder.pt2`, ...
+
+    Args:
+        model: an encoder-decoder or a decoder-only model, a relative too.
+        folder: where to; a new one, or an empty one.
+        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`.
+
+    Raises:
+        FileExistsError: if `folder` is not empty.
+        TypeError: if the model is none of the two kinds.
+        ValueError: if the tokenizers do not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from minitransformer.config import TransformerConfig
+        >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     to_torch(DecoderOnlyTransformer(config), f"{name}/engine")
+        ...     graph = torch.export.load(f"{name}/engine/decoder_only.pt2").module()
+        >>> no_past, no_padding = torch.zeros(2, 1, 1, 2, 0, 4), torch.tensor([0])
+        >>> logits, past = graph(torch.tensor([[5, 6, 7]]), no_past, no_padding)
+        >>> tuple(logits.shape), tuple(past.shape)
+        ((1, 3, 9), (2, 1, 1, 2, 3, 4))
+
+
+    """
+    check_exportable(model, tokenizers)
+    with export_folder(folder, tokenizers) as unfinished:
+        for name, program in programs(model).items():
+            torch.export.save(program, unfinished / f"{name}.pt2")

@@ -1,0 +1,122 @@
+"""The page "Use it" runs as it stands: its commands, its programs, its table."""
+
+import re
+import shlex
+import sys
+import threading
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+
+import live_model
+import minitransformer as mt
+from minitransformer.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "chapters" / "use_it.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
+PROGRAMS = [code for language, code in BLOCKS if language == "python"]
+COMMANDS = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines()]
+EXPORT = "python -m minitransformer export "
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Where somebody has followed the page, with models that were trained before."""
+    folder = tmp_path_factory.mktemp("use it")
+    model, src, tgt = live_model.read_model(live_model.FOLDER / "number_words")
+    model.save_pretrained(folder / "number-words", src=src, tgt=tgt)
+    words = mt.WordTokenizer.train(["the cat sees a dog"])
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_layers": 2, "norm_first": True}
+    config = mt.TransformerConfig.decoder_only(words.vocab_size, **sizes)
+    writer = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    writer.save_pretrained(folder / "writer", text=words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for line in COMMANDS:
+            if line.startswith(EXPORT):
+                main(shlex.split(line.replace("number-words.safetensors", "number-words"))[3:])
+        yield folder
+
+
+def run(code, exported, monkeypatch, capsys):
+    """Run a program of the page where its folders are; return its names and what it printed."""
+    monkeypatch.chdir(exported)
+    names = {}
+    exec(compile(code, "use_it.md", "exec"), names)
+    return names, capsys.readouterr().out
+
+
+def program(name):
+    """The program of the page that begins with this library."""
+    wanted = re.compile(rf"(import numpy as np\n)?(import|from) {re.escape(name)}\b")
+    (found,) = filter(wanted.match, PROGRAMS)
+    return found
+
+
+def test_page_has_the_programs_that_are_run_here():
+    assert len(PROGRAMS) == 5
+    assert [line for line in COMMANDS if not line.startswith(EXPORT)] == [
+        "python -m minitransformer train"
+    ]
+    assert not any("minitransformer" in code for code in PROGRAMS)
+
+
+@pytest.mark.parametrize("folder", ["numbers-ctranslate2", "numbers-int8"])
+def test_ctranslate2_translates(folder, exported, monkeypatch, capsys):
+    code = program("ctranslate2").replace("numbers-ctranslate2", folder)
+    names, printed = run(code, exported, monkeypatch, capsys)
+    assert printed == "['dreihundertzweiundvierzig', 'sieben']\n"
+    assert f"It prints `{printed.strip()}`" in PAGE
+    texts = ["nine hundred seventy-six thousand fifty-two", "one", "twelve thousand one"]
+    parts = live_model.read_model(live_model.FOLDER / "number_words")
+    assert names["translate"](texts) == mt.translate(parts[0], texts, *parts[1:])
+
+
+def test_server_answers(exported, monkeypatch, capsys):
+    code = program("ctranslate2") + program("http.server").replace("8000", "0")
+    names, _ = run(code, exported, monkeypatch, capsys)
+    server = names["server"]
+    monkeypatch.setattr(names["Handler"], "log_message", lambda *_: None)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://localhost:{server.server_address[1]}"
+        with urlopen(Request(address, "fünf".encode())) as answer:
+            assert answer.status == 200
+        with urlopen(Request(address, b"seven hundred")) as answer:
+            assert answer.read().decode() == "siebenhundert"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "torch"])
+def test_graphs_translate(library, exported, monkeypatch, capsys):
+    names, printed = run(program(library), exported, monkeypatch, capsys)
+    assert printed == "dreihundertzweiundvierzig\n"
+    assert {path.name for path in Path(names["folder"]).iterdir()} >= {"src_tokenizer.json"}
+
+
+def test_transformers_writes_on(exported, monkeypatch, capsys):
+    names, printed = run(program("transformers"), exported, monkeypatch, capsys)
+    model = mt.DecoderOnlyTransformer.from_pretrained(exported / "writer")
+    words = mt.Tokenizer.load(exported / "writer" / "tokenizer.json")
+    prompts = ["the cat", "a dog sees"]
+    written = mt.complete(model, prompts, words, max_new_tokens=8)
+    new = names["written"][:, 4:].tolist()
+    assert [words.decode(row) for row in new] == written
+    assert printed.count("the cat") == printed.count("a dog sees") == 1
+
+
+def test_table_is_what_the_benchmark_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sys.modules.pop("engines", None)
+    import engines
+
+    assert engines.table(engines.results()["rows"]) in PAGE

@@ -1,0 +1,56 @@
+"""What the tests of all exports share: models of many kinds, ragged ids, and texts without ends."""
+
+import torch
+from helpers import decoder_only_model, small_model
+
+from minitransformer import pad_rows
+
+SOURCES = [[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2], [6, 2], [13, 7, 7, 21, 2]]
+PROMPTS = [[1, 30, 6, 19, 12], [1, 7, 25], [1], [1, 5, 28, 3]]
+SRC_IDS, PROMPT_IDS = pad_rows(SOURCES), pad_rows(PROMPTS)
+TGT_IDS = pad_rows([[1, 30, 6, 19, 12, 8], [1, 7, 25, 4], [1, 9, 9, 9, 27], [1]])
+
+ENCODER_DECODERS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "learned positions": {"positional_encoding": "learned"},
+    "no positions": {"positional_encoding": "none"},
+    "multi-query": {"num_kv_heads": 1},
+    "grouped heads": {"d_model": 24, "num_heads": 6, "num_kv_heads": 2},
+    "gated": {"activation": "swiglu"},
+    "another gate": {"activation": "geglu", "norm_first": True},
+    "gelu": {"activation": "gelu_tanh"},
+    "RMSNorm": {"norm": "rms_norm", "norm_first": True},
+    "no biases": {"attention_bias": False},
+    "not tied": {"tie_output": False},
+    "deep decoder": {"num_encoder_layers": 1, "num_decoder_layers": 4},
+}
+IN_ATTENTION = {
+    "rotary": {"positional_encoding": "rotary"},
+    "alibi": {"positional_encoding": "alibi"},
+    "all at once": {
+        "norm_first": True,
+        "norm": "rms_norm",
+        "activation": "swiglu",
+        "positional_encoding": "rotary",
+        "num_kv_heads": 1,
+    },
+}
+"""Positions that not every engine has in an encoder."""
+
+DECODER_ONLY = {
+    name: {k: v for k, v in changes.items() if "coder_layers" not in k}
+    for name, changes in (ENCODER_DECODERS | IN_ATTENTION).items()
+    if name != "deep decoder"
+}
+
+
+def model_of(changes, kind="encoder-decoder"):
+    """The small shaken model with these changes, in evaluation mode."""
+    return (small_model if kind == "encoder-decoder" else decoder_only_model)(**changes).eval()
+
+
+def without_ends(rows, ends=(0, 2)):
+    """Rows of ids as lists, without padding and <eos>."""
+    rows = rows.tolist() if isinstance(rows, torch.Tensor) else rows
+    return [[index for index in row if index not in ends] for row in rows]

@@ -1,0 +1,151 @@
+"""CTranslate2 computes what our models compute: the same scores, the same texts."""
+
+import re
+
+import ctranslate2
+import numpy as np
+import pytest
+import torch
+from configurations import (
+    DECODER_ONLY,
+    ENCODER_DECODERS,
+    IN_ATTENTION,
+    PROMPT_IDS,
+    PROMPTS,
+    SOURCES,
+    SRC_IDS,
+    TGT_IDS,
+    model_of,
+    without_ends,
+)
+from helpers import PAIRS, assert_same, decoder_only_model, small_model
+
+import live_model
+import minitransformer as mt
+from minitransformer.export import folder as export_folder
+from minitransformer.export import to_ctranslate2
+
+SPECIAL = mt.Tokenizer.special_tokens
+AS_OURS = {"min_decoding_length": 0, "max_decoding_length": 9, "suppress_sequences": [["<pad>"]]}
+"""`generate` may end at once, and never writes padding."""
+
+
+def named(rows):
+    """Ids as the engine calls them where there is no tokenizer."""
+    return [[SPECIAL[i] if i < 5 else f"#{i}" for i in row] for row in rows]
+
+
+@pytest.mark.parametrize("changes", ENCODER_DECODERS.values(), ids=ENCODER_DECODERS)
+def test_translator_scores_and_writes_the_same(changes, tmp_path):
+    model = model_of(changes)
+    to_ctranslate2(model, tmp_path / "engine")
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32")
+
+    targets = without_ends(TGT_IDS, (0, 1))
+    found = engine.score_batch(named(SOURCES), named(targets))
+    with torch.inference_mode():
+        scores = model(SRC_IDS, TGT_IDS).log_softmax(dim=-1)
+    for row, target, ours in zip(found, targets, scores, strict=True):
+        expected = ours[: len(target) + 1].gather(1, torch.tensor([*target, 2])[:, None])
+        assert_same(torch.tensor(row.log_probs), expected[:, 0], 1e-4)
+
+    ours = mt.generate(model, SRC_IDS, max_new_tokens=9)
+    theirs = engine.translate_batch(named(SOURCES), beam_size=1, **AS_OURS)
+    assert [row.hypotheses[0] for row in theirs] == named(without_ends(ours))
+
+
+@pytest.mark.parametrize("changes", DECODER_ONLY.values(), ids=DECODER_ONLY)
+def test_generator_scores_and_writes_the_same(changes, tmp_path):
+    model = model_of(changes, "decoder-only")
+    to_ctranslate2(model, tmp_path / "engine")
+    engine = ctranslate2.Generator(str(tmp_path / "engine"), compute_type="float32")
+    logits = torch.from_numpy(np.array(engine.forward_batch(named(PROMPTS))))
+    with torch.inference_mode():
+        expected = model(PROMPT_IDS)
+    for row, length in enumerate(map(len, PROMPTS)):
+        assert_same(logits[row, :length], expected[row, :length], 1e-4)
+
+    ours = mt.generate(model, PROMPT_IDS, max_new_tokens=9)
+    for prompt, row in zip(named(PROMPTS), named(without_ends(ours)), strict=True):
+        # Prompts of several lengths in one call come back with their ends in the result.
+        (found,) = engine.generate_batch(
+            [prompt],
+            beam_size=1,
+            max_length=9,
+            include_prompt_in_result=False,
+            suppress_sequences=[["<pad>"]],
+        )
+        assert found.sequences[0] == row
+
+
+@pytest.mark.parametrize("num_beams", [2, 5])
+def test_beams_find_the_same_where_length_counts_for_nothing(num_beams, tmp_path):
+    model = small_model(norm_first=True).eval()
+    to_ctranslate2(model, tmp_path / "engine")
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32")
+    ours = mt.generate(model, SRC_IDS, max_new_tokens=9, num_beams=num_beams, alpha=0.0)
+    theirs = engine.translate_batch(
+        named(SOURCES),
+        beam_size=num_beams,
+        length_penalty=0,
+        **AS_OURS,
+    )
+    assert [row.hypotheses[0] for row in theirs] == named(without_ends(ours))
+
+
+def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
+    model, tokenizers = trained.model, trained.tokenizers
+    to_ctranslate2(model, tmp_path / "engine", **tokenizers)
+    assert {path.name for path in (tmp_path / "engine").iterdir()} == {
+        "config.json",
+        "model.bin",
+        "source_vocabulary.json",
+        "src_tokenizer.json",
+        "target_vocabulary.json",
+        "tgt_tokenizer.json",
+    }
+    src, tgt = (
+        mt.Tokenizer.load(tmp_path / "engine" / f"{side}_tokenizer.json") for side in ("src", "tgt")
+    )
+    engine = ctranslate2.Translator(str(tmp_path / "engine"))
+    sources = [[*src.labels(src.encode(pair.src)), "<eos>"] for pair in PAIRS]
+    written = engine.translate_batch(sources, beam_size=1)
+    texts = [tgt.decode(map(tgt.ids.__getitem__, row.hypotheses[0])) for row in written]
+    assert texts == [pair.tgt for pair in PAIRS]
+
+
+@pytest.mark.slow
+def test_trained_translator_answers_the_same_in_eight_bits_too(tmp_path):
+    model, src, tgt = live_model.read_model(live_model.FOLDER / "number_words")
+    texts = [pair.src for pair in mt.number_words()["held_out"][:300]]
+    expected = mt.translate(model, texts, src, tgt)
+    for quantization, wanted in ((None, 1.0), ("int8", 0.97)):
+        folder = tmp_path / str(quantization)
+        to_ctranslate2(model, folder, quantization=quantization, src=src, tgt=tgt)
+        engine = ctranslate2.Translator(str(folder))
+        sources = [[*src.labels(src.encode(text)), "<eos>"] for text in texts]
+        written = engine.translate_batch(sources, beam_size=1, max_batch_size=100)
+        found = [tgt.decode(map(tgt.ids.__getitem__, row.hypotheses[0])) for row in written]
+        assert sum(map(str.__eq__, found, expected)) >= wanted * len(texts)
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("None", "int8")]
+    assert sizes[0] > 3 * sizes[1]
+
+
+@pytest.mark.parametrize("name", IN_ATTENTION)
+def test_positions_that_its_encoders_do_not_have_are_refused(name, tmp_path):
+    found = IN_ATTENTION[name]["positional_encoding"]
+    with pytest.raises(ValueError, match=f"no encoder with positional_encoding='{found}'"):
+        to_ctranslate2(model_of(IN_ATTENTION[name]), tmp_path / "engine")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_unknown_quantization_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"one of \(None, 'int8', .*\), got 'int3'"):
+        to_ctranslate2(decoder_only_model(), tmp_path / "engine", quantization="int3")
+
+
+def test_missing_library_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(export_folder, "find_spec", lambda name: None)
+    message = re.escape("this export needs ctranslate2: pip install 'minitransformer[export]'")
+    with pytest.raises(ImportError, match=message):
+        to_ctranslate2(decoder_only_model(), tmp_path / "engine")

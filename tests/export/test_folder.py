@@ -1,0 +1,80 @@
+"""What all exports do: refuse what is none of the models, and leave a whole folder or none."""
+
+import re
+
+import pytest
+import torch
+from configurations import model_of
+from helpers import TEXTS, decoder_only_model
+
+import minitransformer as mt
+from minitransformer.export import to_ctranslate2, to_onnx, to_torch, to_transformers
+
+ENGINES = (to_ctranslate2, to_onnx, to_torch, to_transformers)
+each_engine = pytest.mark.parametrize("export", ENGINES, ids=lambda export: export.__name__)
+each_by_layers = pytest.mark.parametrize("export", [to_ctranslate2, to_transformers])
+
+
+@each_engine
+def test_what_is_there_stays(export, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for folder in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(FileExistsError, match=f"^{re.escape(str(folder))} is there already"):
+            export(decoder_only_model(norm_first=True), folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@each_engine
+def test_tokenizers_of_another_model_are_refused(export, tmp_path):
+    words = mt.WordTokenizer.train(TEXTS)
+    with pytest.raises(ValueError, match=r"tokenizers must be \['text'\] or none, got \['src'\]"):
+        export(decoder_only_model(norm_first=True), tmp_path / "engine", src=words)
+    many = mt.WordTokenizer.train(map(str, range(40)))
+    with pytest.raises(ValueError, match="tokenizer text has 45 tokens, more than the 31"):
+        export(decoder_only_model(norm_first=True), tmp_path / "engine", text=many)
+    assert [*tmp_path.iterdir()] == []
+
+
+@each_engine
+def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
+    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20}
+    bert = mt.models.BERT(mt.models.BERTConfig(30, **sizes))
+    with pytest.raises(TypeError, match=r"a DecoderOnlyTransformer, got a BERT$"):
+        export(bert, tmp_path / "engine")
+
+
+@each_by_layers
+def test_relatives_are_refused_where_layers_have_names(export, tmp_path):
+    gpt2 = mt.models.GPT2(mt.models.GPT2Config(30, d_model=12, num_heads=3, num_layers=2))
+    with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a relative"):
+        export(gpt2, tmp_path / "engine")
+
+
+@each_by_layers
+def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
+    model = decoder_only_model(norm_first=True)
+    model.decoder.layers[1].self_attention.window = 3
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attention\.window is not what the"):
+        export(model, tmp_path / "engine")
+
+
+@pytest.mark.parametrize("export", [to_ctranslate2, to_torch])
+def test_model_stays_as_it_was(export, tmp_path):
+    model = decoder_only_model(num_layers=1, dropout=0.3).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    export(model, tmp_path / "engine")
+    assert all(part.training for part in model.modules())
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_folder_comes_whole_or_not_at_all(tmp_path, monkeypatch):
+    import ctranslate2
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        to_ctranslate2(model_of({}), tmp_path / "deep" / "engine")
+    assert [*(tmp_path / "deep").iterdir()] == []

@@ -1,0 +1,112 @@
+"""ONNX Runtime computes what our models compute, at other lengths than those traced."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from configurations import (
+    DECODER_ONLY,
+    ENCODER_DECODERS,
+    IN_ATTENTION,
+    PROMPT_IDS,
+    PROMPTS,
+    SRC_IDS,
+    TGT_IDS,
+    model_of,
+    without_ends,
+)
+from helpers import assert_same
+from step_by_step import logits_in_chunks, written
+
+import minitransformer as mt
+from minitransformer.export import to_onnx
+
+pytestmark = pytest.mark.slow
+
+CHUNKS = ([6], [1] * 6, [2, 1, 3])
+
+
+def runner(folder):
+    """The graphs of a folder, as one function."""
+    sessions = {
+        path.stem: onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        for path in folder.glob("*.onnx")
+    }
+
+    def run(name, *inputs):
+        session = sessions[name]
+        given = {
+            place.name: tensor.numpy()
+            for place, tensor in zip(session.get_inputs(), inputs, strict=True)
+        }
+        return [torch.from_numpy(found) for found in session.run(None, given)]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["post-norm", "grouped heads", "alibi", "all at once"])
+def test_encoder_and_decoder_compute_the_same(name, tmp_path):
+    model = model_of((ENCODER_DECODERS | IN_ATTENTION)[name])
+    to_onnx(model, tmp_path / "engine")
+    run = runner(tmp_path / "engine")
+    with torch.inference_mode():
+        expected = model(SRC_IDS, TGT_IDS)
+    for chunks in CHUNKS:
+        assert_same(logits_in_chunks(run, model, TGT_IDS, SRC_IDS, chunks), expected, 1e-4)
+    one = logits_in_chunks(run, model, TGT_IDS[2:3], SRC_IDS[2:3, :2], [6])
+    assert_same(one, expected[2:3], 1e-4)  # alone, and without padding
+    ours = mt.generate(model, SRC_IDS, max_new_tokens=8)
+    assert written(run, model, SRC_IDS, 8) == without_ends(ours)
+
+
+@pytest.mark.parametrize("name", ["learned positions", "alibi", "all at once"])
+def test_decoder_only_computes_the_same(name, tmp_path):
+    model = model_of(DECODER_ONLY[name], "decoder-only")
+    to_onnx(model, tmp_path / "engine")
+    run = runner(tmp_path / "engine")
+    with torch.inference_mode():
+        expected = model(TGT_IDS)
+    for chunks in CHUNKS:
+        assert_same(logits_in_chunks(run, model, TGT_IDS, None, chunks), expected, 1e-4)
+    ours = mt.generate(model, PROMPT_IDS, max_new_tokens=8)
+    padding = torch.tensor([5 - len(row) for row in PROMPTS])
+    left = torch.tensor([[0] * (5 - len(row)) + row for row in PROMPTS])
+    assert written(run, model, left, 8, padding) == without_ends(ours)
+
+
+def test_graphs_say_what_goes_in_and_out(tmp_path):
+    to_onnx(model_of({"num_kv_heads": 1}), tmp_path / "engine")
+    graphs = {path.stem: onnx.load(path) for path in (tmp_path / "engine").iterdir()}
+    for graph in graphs.values():
+        onnx.checker.check_model(graph)
+        assert b"/minitransformer/" not in graph.SerializeToString()  # nor where the code stood
+    sides = {
+        name: [
+            [
+                (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
+                for value in side
+            ]
+            for side in (graph.graph.input, graph.graph.output)
+        ]
+        for name, graph in graphs.items()
+    }
+    print(sides)
+    assert sides["decoder"][0][:2] == [
+        ("ids", ["b", "t"]),
+        ("past", [2, 3, "b", 1, "p", 4]),
+    ]
+    assert sides["decoder"][0][2:] == [
+        ("memory", [2, 3, "b", 1, "s", 4]),
+        ("memory_mask", ["b", 1, 1, "s"]),
+    ]
+    assert [name for name, _ in sides["decoder"][1]] == ["logits", "present"]
+
+
+def test_empty_past_is_a_slice_of_memory(tmp_path):
+    """What the page says, for whoever has no model at hand to ask for sizes."""
+    model = model_of({"num_kv_heads": 1})
+    to_onnx(model, tmp_path / "engine")
+    memory, _ = runner(tmp_path / "engine")("encoder", SRC_IDS)
+    layers = model.decoder.layers
+    assert np.array(memory[..., :0, :]).shape == (2, len(layers), 4, 1, 0, 4)

@@ -1,0 +1,131 @@
+"""Programs of torch.export compute what the models compute, at other lengths than those traced."""
+
+import pytest
+import torch
+from configurations import (
+    DECODER_ONLY,
+    ENCODER_DECODERS,
+    IN_ATTENTION,
+    PROMPT_IDS,
+    PROMPTS,
+    SRC_IDS,
+    TGT_IDS,
+    model_of,
+    without_ends,
+)
+from helpers import PAIRS, assert_same, decoder_only_model, small_model
+from step_by_step import logits_in_chunks, written
+
+import minitransformer as mt
+from minitransformer.export import to_torch
+from minitransformer.export.torch_export import programs
+
+TRACED = ("post-norm", "learned positions", "grouped heads", "alibi", "all at once")
+"""Kinds of models that become different operations; tracing one takes seconds."""
+
+CHUNKS = ([6], [1] * 6, [2, 1, 3])
+
+
+def runner(model):
+    """The programs of a model, as one function."""
+    modules = {name: program.module() for name, program in programs(model).items()}
+    return lambda name, *inputs: modules[name](*inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED)
+def test_encoder_and_decoder_compute_the_same(name):
+    model = model_of((ENCODER_DECODERS | IN_ATTENTION)[name])
+    run = runner(model)
+    with torch.inference_mode():
+        expected = model(SRC_IDS, TGT_IDS)
+    for chunks in CHUNKS:
+        assert_same(logits_in_chunks(run, model, TGT_IDS, SRC_IDS, chunks), expected)
+    one = logits_in_chunks(run, model, TGT_IDS[2:3], SRC_IDS[2:3, :2], [6])
+    assert_same(one, expected[2:3])  # alone, and without padding
+    ours = mt.generate(model, SRC_IDS, max_new_tokens=8)
+    assert written(run, model, SRC_IDS, 8) == without_ends(ours)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED)
+def test_decoder_only_computes_the_same(name):
+    model = model_of(DECODER_ONLY[name], "decoder-only")
+    run = runner(model)
+    with torch.inference_mode():
+        expected = model(TGT_IDS)
+    for chunks in CHUNKS:
+        assert_same(logits_in_chunks(run, model, TGT_IDS, None, chunks), expected)
+    ours = mt.generate(model, PROMPT_IDS, max_new_tokens=8)
+    padding = torch.tensor([5 - len(row) for row in PROMPTS])
+    left = torch.tensor([[0] * (5 - len(row)) + row for row in PROMPTS])
+    assert written(run, model, left, 8, padding) == without_ends(ours)
+
+
+FAMILY = mt.models
+SIZES = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
+SIDES = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
+RELATIVES = {
+    "GPT2": lambda: FAMILY.GPT2(FAMILY.GPT2Config(31, **SIZES, max_len=16)),
+    "Llama": lambda: FAMILY.Llama(FAMILY.LlamaConfig(31, **SIZES, num_kv_heads=1, max_len=16)),
+    "Qwen3": lambda: FAMILY.Llama(
+        FAMILY.Qwen3Config(31, **SIZES, num_kv_heads=1, d_k=6, max_len=16)
+    ),
+    "Marian": lambda: FAMILY.Marian(
+        FAMILY.MarianConfig(31, 12, 1, 2, **SIDES, pad_id=0, start_id=0)
+    ),
+    "BART": lambda: FAMILY.BART(FAMILY.BARTConfig(31, 12, 1, 2, **SIDES, pad_id=0)),
+    "T5": lambda: FAMILY.T5(
+        FAMILY.T5Config(
+            vocab_size=31, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2
+        )
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RELATIVES)
+def test_relatives_compute_the_same(name):
+    model = RELATIVES[name]().eval()
+    sources = SRC_IDS if model.config.num_encoder_layers else None
+    ids = TGT_IDS.where(TGT_IDS != 0, 3)  # 0 is a token where nothing is padding
+    with torch.inference_mode():
+        expected = model(ids) if sources is None else model(sources, ids)
+    run = runner(model)
+    for chunks in CHUNKS:
+        assert_same(logits_in_chunks(run, model, ids, sources, chunks), expected)
+
+
+@pytest.mark.slow
+def test_past_the_longest_text_there_are_no_numbers():
+    model = decoder_only_model().eval()
+    run = runner(model)
+    ids = torch.full((2, 17), 3)
+    assert_same(logits_in_chunks(run, model, ids[:, :16], None, [7, 9]), model(ids[:, :16]))
+    assert logits_in_chunks(run, model, ids, None, [7, 10])[:, -1].isnan().all()
+
+
+@pytest.mark.slow
+def test_folder_runs_without_the_package(trained, tmp_path):
+    folder = tmp_path / "engine"
+    to_torch(trained.model, folder, **trained.tokenizers)
+    names = {"decoder.pt2", "encoder.pt2", "src_tokenizer.json", "tgt_tokenizer.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    modules = {
+        name: torch.export.load(folder / f"{name}.pt2").module() for name in ("encoder", "decoder")
+    }
+    src, tgt = trained.tokenizers.values()
+    ids = mt.pad_rows([[*src.encode(pair.src), 2] for pair in PAIRS])
+    found = written(lambda name, *inputs: modules[name](*inputs), trained.model, ids, 6)
+    assert [tgt.decode(row) for row in found] == [pair.tgt for pair in PAIRS]
+
+
+@pytest.mark.slow
+def test_whole_models_go_through_torch_export_as_they_are():
+    """Without any of this room: nothing in the plain forward looks at numbers."""
+    b, s, t = (torch.export.Dim(name, max=16) for name in "bst")
+    model = small_model().eval()
+    ids = (torch.ones(3, 5, dtype=torch.int64), torch.ones(3, 4, dtype=torch.int64))
+    program = torch.export.export(model, ids, dynamic_shapes=({0: b, 1: s}, {0: b, 1: t}))
+    with torch.inference_mode():
+        assert_same(program.module()(SRC_IDS, TGT_IDS), model(SRC_IDS, TGT_IDS))
