@@ -7,6 +7,7 @@ python -m minitransformer export number-words.safetensors --to ctranslate2 numbe
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
-ENGINES = {
+ENGINES: dict[str, Callable[..., None]] = {
     "ctranslate2": export.to_ctranslate2,
     "onnx": export.to_onnx,
     "torch": export.to_torch,

@@ -13,7 +13,14 @@ import torch
 from helpers import randn
 
 import minitransformer.files
-from minitransformer.files import CHECKSUM, locked, read_tensors, replacing, write_tensors
+from minitransformer.files import (
+    CHECKSUM,
+    locked,
+    new_folder,
+    read_tensors,
+    replacing,
+    write_tensors,
+)
 
 TENSORS = {"weight": randn(5, 7), "bias": randn(3), "empty": torch.zeros(0, 2)}
 
@@ -54,6 +61,56 @@ def test_readers_find_one_text_or_another_while_several_write(path):
     assert {len(text) for text in read} == {50_000}
     assert {len(set(text)) for text in read} == {1}
     assert os.listdir(path.parent) == [path.name]
+
+
+# --- a folder at once
+
+
+def test_folder_takes_its_place_when_it_is_done(path):
+    with new_folder(path / "deep") as unfinished:
+        (unfinished / "a.txt").write_text("a")
+        assert not (path / "deep").exists()
+    assert os.listdir(path) == ["deep"]
+    assert os.listdir(path / "deep") == ["a.txt"]
+
+
+def test_empty_folder_is_taken(path):
+    path.mkdir()
+    with new_folder(path) as unfinished:
+        (unfinished / "a.txt").write_text("a")
+    assert os.listdir(path) == ["a.txt"]
+
+
+def test_folder_with_something_in_it_stays(path):
+    path.mkdir()
+    (path / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="is there already"), new_folder(path):
+        pytest.fail("nothing may be written")
+    assert os.listdir(path) == ["mine.txt"]
+
+
+def test_of_two_who_write_a_folder_the_first_to_finish_wins(path):
+    def write_while_another_does():
+        with new_folder(path) as late:
+            (late / "a.txt").write_text("late")
+            with new_folder(path) as early:
+                (early / "a.txt").write_text("early")
+
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        write_while_another_does()
+    assert os.listdir(path.parent) == [path.name]
+    assert (path / "a.txt").read_text() == "early"
+
+
+def test_folder_that_is_not_finished_is_removed(path):
+    def stop():
+        with new_folder(path) as unfinished:
+            (unfinished / "a.txt").write_text("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert os.listdir(path.parent) == []
 
 
 # --- one writer at a time

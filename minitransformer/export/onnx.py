@@ -8,7 +8,7 @@ Needs the libraries `onnx` and `onnxscript`.
 
 import os
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.export import ExportedProgram
@@ -20,7 +20,10 @@ from minitransformer.export.torch_export import programs
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
-__all__ = ["to_onnx"]
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["as_graph", "to_onnx"]
 
 
 def to_onnx(
@@ -60,17 +63,36 @@ def to_onnx(
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.
         for name, program in programs(model, "reference").items():
-            write_graph(program, unfinished / f"{name}.onnx", INPUTS[name], OUTPUTS[name])
+            graph = as_graph(program, INPUTS[name], OUTPUTS[name])
+            (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
 
 
-def write_graph(
-    program: ExportedProgram, path: Path, inputs: list[str], outputs: list[str]
-) -> None:
-    """Write a program as a graph of ONNX."""
+def as_graph(
+    program: ExportedProgram, inputs: list[str], outputs: list[str], *, optimize: bool = True
+) -> "onnx.ModelProto":
+    """A program as a graph of ONNX.
+
+    Args:
+        program: what `torch.export.export` returned.
+        inputs: what the graph's inputs are to be called.
+        outputs: the same for its outputs.
+        optimize: whether operations are joined; if not, every weight keeps its name and its shape.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
-        graph = torch.onnx.export(
-            program, input_names=inputs, output_names=outputs, dynamo=True, verbose=False
+        exported = torch.onnx.export(
+            program,
+            input_names=inputs,
+            output_names=outputs,
+            dynamo=True,
+            optimize=optimize,
+            verbose=False,
         )
-    assert graph is not None  # it would be, with dynamo=False
-    graph.save(path, external_data=False)
+    assert exported is not None  # it would be, with dynamo=False
+    graph = exported.model_proto
+    # What the exporter notes beside the graph: also where on this machine the code stood.
+    graph.graph.ClearField("metadata_props")
+    graph.graph.ClearField("value_info")
+    for node in graph.graph.node:
+        node.ClearField("metadata_props")
+    return graph

@@ -25,7 +25,7 @@ from minitransformer.rotary import RotaryPositionalEncoding
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
-__all__ = ["programs", "to_torch"]
+__all__ = ["copy_with", "programs", "to_torch", "traced"]
 
 
 def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram]:
@@ -35,10 +35,7 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
         model: an encoder-decoder or a decoder-only model, a relative too.
         backend: how attention is computed, see `scaled_dot_product_attention`.
     """
-    model = copy.deepcopy(model).eval()
-    for part in model.modules():
-        if isinstance(part, ScaledDotProductAttention):
-            part.backend = backend
+    model = copy_with(model, backend)
     longest = {} if model.max_len == math.inf else {"max": model.config.max_len}
     with_room(model)
     b, p = Dim("b", min=1), Dim("p", min=0, **longest)
@@ -60,6 +57,15 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
         "encoder": traced(encoder, (source,), ({0: b, 1: s},)),
         "decoder": traced(DecoderGraph(model), (ids, past, memory, mask), shapes),
     }
+
+
+def copy_with(model: Any, backend: Backend) -> Any:
+    """A copy of a model on the CPU, in evaluation mode, with attention computed in that way."""
+    model = copy.deepcopy(model).cpu().eval()
+    for part in model.modules():
+        if isinstance(part, ScaledDotProductAttention):
+            part.backend = backend
+    return model
 
 
 def with_room(model: Any) -> None:
