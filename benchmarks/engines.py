@@ -1,7 +1,7 @@
 """How fast other engines write what an exported model would write: greedy translation, one thread.
 
 pip install 'minitransformer[export]'
-python benchmarks/engines.py              every row, half an hour on a core; prints the table
+python benchmarks/engines.py              every row, some minutes on a core; prints the table
 python benchmarks/engines.py --rounds 3   fewer rounds
 python benchmarks/engines.py --table      prints the table of the last run again
 
@@ -34,7 +34,7 @@ import minitransformer as mt
 RESULTS = Path(__file__).with_suffix(".json")
 VOCAB_SIZE, SOURCE, WRITTEN = 8_192, 24, 64
 MODELS = ((256, 3), (512, 6))
-BATCHES = (1, 32)
+BATCHES = (1, 8)
 ENGINES = ("CTranslate2", "CTranslate2 int8", "ONNX Runtime")
 
 

@@ -65,7 +65,8 @@ def to_graph(model: mt.Transformer) -> onnx.ModelProto:
     ids = (torch.ones(1, 5, dtype=torch.int32), torch.ones(1, 7, dtype=torch.int32))
     shapes = ({1: Dim("s", max=longest)}, {1: Dim("t", max=longest)})
     program = traced(NextToken(model).eval(), ids, shapes)
-    return as_graph(program, ["source", "target"], ["scores", "attention"], optimize=False)
+    names = ["source", "target"], ["scores", "attention"], ({1: "s"}, {1: "t"})
+    return as_graph(program, *names, optimize=False)
 
 
 def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from minitransformer.decoding import KVCache
 
-__all__ = ["INPUTS", "OUTPUTS", "DecoderGraph", "DecoderOnlyGraph", "EncoderGraph"]
+__all__ = ["AXES", "INPUTS", "OUTPUTS", "DecoderGraph", "DecoderOnlyGraph", "EncoderGraph"]
 
 INPUTS = {
     "encoder": ["ids"],
@@ -35,6 +35,13 @@ OUTPUTS = {
     "decoder": ["logits", "present"],
     "decoder_only": ["logits", "present"],
 }
+OF_IDS, OF_PAST = {0: "b", 1: "t"}, {2: "b", 4: "p"}
+AXES: dict[str, tuple[dict[int, str], ...]] = {
+    "encoder": ({0: "b", 1: "s"},),
+    "decoder": (OF_IDS, OF_PAST, {2: "b", 4: "s"}, {0: "b", 3: "s"}),
+    "decoder_only": (OF_IDS, OF_PAST, {0: "b"}),
+}
+"""The axes of each input whose lengths are left open."""
 
 
 class Past(KVCache):

@@ -6,8 +6,11 @@ and `decoder.onnx`, or `decoder_only.onnx`, for any number of rows and any lengt
 Needs the libraries `onnx` and `onnxscript`.
 """
 
+import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +18,7 @@ from torch.export import ExportedProgram
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.export.folder import check_exportable, export_folder, installed
-from minitransformer.export.graphs import INPUTS, OUTPUTS
+from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
@@ -63,12 +66,31 @@ def to_onnx(
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.
         for name, program in programs(model, "reference").items():
-            graph = as_graph(program, INPUTS[name], OUTPUTS[name])
+            graph = as_graph(program, INPUTS[name], OUTPUTS[name], AXES[name])
             (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
 
 
+@contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """Nothing is said of what PyTorch has to say to itself, and of torchvision, not needed here."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    registration.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            yield
+    finally:
+        registration.setLevel(level)
+
+
 def as_graph(
-    program: ExportedProgram, inputs: list[str], outputs: list[str], *, optimize: bool = True
+    program: ExportedProgram,
+    inputs: list[str],
+    outputs: list[str],
+    axes: tuple[dict[int, str], ...],
+    *,
+    optimize: bool = True,
 ) -> "onnx.ModelProto":
     """A program as a graph of ONNX.
 
@@ -76,14 +98,15 @@ def as_graph(
         program: what `torch.export.export` returned.
         inputs: what the graph's inputs are to be called.
         outputs: the same for its outputs.
+        axes: the same for the axes of its inputs whose lengths are open.
         optimize: whether operations are joined; if not, every weight keeps its name and its shape.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
+    with quiet_exporter():
         exported = torch.onnx.export(
             program,
             input_names=inputs,
             output_names=outputs,
+            dynamic_shapes=axes,
             dynamo=True,
             optimize=optimize,
             verbose=False,

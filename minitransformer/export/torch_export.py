@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 from minitransformer.attention import Backend, ScaledDotProductAttention
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.export.folder import check_exportable, export_folder
-from minitransformer.export.graphs import DecoderGraph, DecoderOnlyGraph, EncoderGraph
+from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, EncoderGraph
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
@@ -36,26 +36,30 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
         backend: how attention is computed, see `scaled_dot_product_attention`.
     """
     model = copy_with(model, backend)
-    longest = {} if model.max_len == math.inf else {"max": model.config.max_len}
+    longest = None if model.max_len == math.inf else model.config.max_len
+    lengths = {
+        name: Dim(name, min=low, max=longest) for name, low in (("s", 1), ("t", 1), ("p", 0))
+    }
+    lengths["b"] = Dim("b", min=1)
     with_room(model)
-    b, p = Dim("b", min=1), Dim("p", min=0, **longest)
-    s, t = Dim("s", min=1, **longest), Dim("t", min=1, **longest)
     attention = model.decoder.layers[0].self_attention
     dtype = model.output_projection.weight.dtype
     sizes = (2, len(model.decoder.layers), 3, attention.num_kv_heads, 4, attention.d_k)
     ids, past = torch.ones(3, 2, dtype=torch.int64), torch.zeros(sizes, dtype=dtype)
-    of_ids, of_past = {0: b, 1: t}, {2: b, 4: p}
-    if not model.config.num_encoder_layers:
-        padding = torch.zeros(3, dtype=torch.int64)
-        graph = DecoderOnlyGraph(model)
-        return {"decoder_only": traced(graph, (ids, past, padding), (of_ids, of_past, {0: b}))}
-    encoder, source = EncoderGraph(model), torch.ones(3, 5, dtype=torch.int64)
-    with torch.no_grad():
-        memory, mask = encoder(source)
-    shapes = (of_ids, of_past, {2: b, 4: s}, {0: b, 3: s})
+    graphs: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {}
+    if model.config.num_encoder_layers:
+        encoder, source = EncoderGraph(model), torch.ones(3, 5, dtype=torch.int64)
+        with torch.no_grad():
+            memory = encoder(source)
+        graphs["encoder"] = encoder, (source,)
+        graphs["decoder"] = DecoderGraph(model), (ids, past, *memory)
+    else:
+        graphs["decoder_only"] = DecoderOnlyGraph(model), (ids, past, torch.zeros_like(ids[:, 0]))
     return {
-        "encoder": traced(encoder, (source,), ({0: b, 1: s},)),
-        "decoder": traced(DecoderGraph(model), (ids, past, memory, mask), shapes),
+        name: traced(
+            *graph, tuple({axis: lengths[of] for axis, of in axes.items()} for axes in AXES[name])
+        )
+        for name, graph in graphs.items()
     }
 
 
