@@ -159,9 +159,11 @@ def set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, joi
     inputs = [attention.w_q, attention.w_k, attention.w_v]
     for part, together in zip(spec.linear, (inputs[:joined], inputs[joined:]), strict=False):
         if together:
-            biases = [projection.bias for projection in together if projection.bias is not None]
             weight = torch.cat([projection.weight for projection in together])
-            set_linear(part, weight, torch.cat(biases) if biases else None)
+            bias = None
+            if together[0].bias is not None:
+                bias = torch.cat([projection.bias for projection in together])
+            set_linear(part, weight, bias)
     set_linear(spec.linear[-1], attention.w_o.weight, attention.w_o.bias)
 
 

@@ -79,6 +79,7 @@ def quiet_exporter() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            warnings.filterwarnings("ignore", ".*The axis name", UserWarning)  # two have one name
             yield
     finally:
         registration.setLevel(level)

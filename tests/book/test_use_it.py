@@ -1,8 +1,7 @@
-"""The page "Use it" runs as it stands: its commands, its programs, its table."""
+"""The page "Use it" runs as it stands: its commands and its programs."""
 
 import re
 import shlex
-import sys
 import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -112,11 +111,3 @@ def test_transformers_writes_on(exported, monkeypatch, capsys):
     new = names["written"][:, 4:].tolist()
     assert [words.decode(row) for row in new] == written
     assert printed.count("the cat") == printed.count("a dog sees") == 1
-
-
-def test_table_is_what_the_benchmark_measured(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sys.modules.pop("engines", None)
-    import engines
-
-    assert engines.table(engines.results()["rows"]) in PAGE
