@@ -13,6 +13,7 @@ tokenizers, and a picture of one translation for readers without JavaScript.
 import json
 import sys
 import tempfile
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,8 +25,6 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import minitransformer as mt
-from minitransformer.export.onnx import as_graph
-from minitransformer.export.torch_export import copy_with, traced
 from minitransformer.tokenizer_file import write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
@@ -58,15 +57,46 @@ class NextToken(nn.Module):
         return logits[0, -1], torch.cat(cross)
 
 
+class UncheckedEmbedding(nn.Module):
+    """A `TokenEmbedding` that looks up any id: what raises an error cannot become a graph."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.weight) * self.weight.size(1) ** 0.5
+
+
 def to_graph(model: mt.Transformer) -> onnx.ModelProto:
-    """The model as `NextToken`, for any lengths up to its `max_len`."""
-    model = copy_with(model, "reference")  # the weights are computed anyway
+    """The model as `NextToken`, for any lengths up to its `max_len`; the model is used up."""
+    for name in ("src_embedding", "tgt_embedding"):
+        setattr(model, name, UncheckedEmbedding(getattr(model, name).weight))
+    for part in model.modules():
+        if isinstance(part, mt.ScaledDotProductAttention):
+            part.backend = "reference"  # the weights are computed anyway
     longest = model.config.max_len
     ids = (torch.ones(1, 5, dtype=torch.int32), torch.ones(1, 7, dtype=torch.int32))
-    shapes = ({1: Dim("s", max=longest)}, {1: Dim("t", max=longest)})
-    program = traced(NextToken(model).eval(), ids, shapes)
-    names = ["source", "target"], ["scores", "attention"], ({1: "s"}, {1: "t"})
-    return as_graph(program, *names, optimize=False)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
+        program = torch.onnx.export(
+            NextToken(model).eval(),
+            ids,
+            input_names=["source", "target"],
+            output_names=["scores", "attention"],
+            dynamic_shapes=({1: Dim("s", max=longest)}, {1: Dim("t", max=longest)}),
+            dynamo=True,
+            optimize=False,  # so that every weight keeps its name and its shape
+            verbose=False,
+        )
+    assert program is not None  # it would be, with dynamo=False
+    graph = program.model_proto
+    # What the exporter notes beside the graph: also where on this machine the code stood.
+    graph.graph.ClearField("metadata_props")
+    graph.graph.ClearField("value_info")
+    for node in graph.graph.node:
+        node.ClearField("metadata_props")
+    return graph
 
 
 def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
