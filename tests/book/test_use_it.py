@@ -73,7 +73,7 @@ def test_ctranslate2_translates(folder, exported, monkeypatch, capsys):
     assert f"It prints `{printed.strip()}`" in PAGE
     texts = ["nine hundred seventy-six thousand fifty-two", "one", "twelve thousand one"]
     parts = live_model.read_model(live_model.FOLDER / "number_words")
-    assert names["translate"](texts) == mt.translate(parts[0], texts, *parts[1:])
+    assert names["translate"](texts, beam_size=1) == mt.translate(parts[0], texts, *parts[1:])
 
 
 def test_server_answers(exported, monkeypatch, capsys):
