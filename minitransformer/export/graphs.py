@@ -74,6 +74,7 @@ class EncoderGraph(Graph):
         encoded, mask = self.model.encode(ids)
         layers = [layer.cross_attention for layer in self.model.decoder.layers]
         keys = [attention.split_heads(attention.w_k(encoded)) for attention in layers]
+        keys = [attention.prepare(x, x)[1] for attention, x in zip(layers, keys, strict=True)]
         values = [attention.split_heads(attention.w_v(encoded)) for attention in layers]
         return torch.stack([torch.stack(keys), torch.stack(values)]), mask
 
@@ -94,6 +95,7 @@ class DecoderGraph(Graph):
 
             def source(x: Tensor, attention: Any = layer.cross_attention, i: int = index) -> Tensor:
                 queries = attention.split_heads(attention.w_q(x))
+                queries = attention.prepare(queries, queries)[0]
                 heads = attention.attend(queries, memory[0, i], memory[1, i], memory_mask)
                 return attention.w_o(heads.transpose(-3, -2).flatten(-2))
 

@@ -18,6 +18,7 @@ from step_by_step import logits_in_chunks, written
 
 import minitransformer as mt
 from minitransformer.export import to_torch
+from minitransformer.export.graphs import DecoderGraph, EncoderGraph
 from minitransformer.export.torch_export import programs
 
 TRACED = ("post-norm", "learned positions", "grouped heads", "alibi", "all at once")
@@ -60,6 +61,26 @@ def test_decoder_only_computes_the_same(name):
     padding = torch.tensor([5 - len(row) for row in PROMPTS])
     left = torch.tensor([[0] * (5 - len(row)) + row for row in PROMPTS])
     assert written(run, model, left, 8, padding) == without_ends(ours)
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "grouped heads"])
+def test_norms_of_queries_and_keys_are_in_the_graphs(name):
+    """Norms of queries and keys; the graphs run here as modules, before they are traced."""
+    model = model_of(ENCODER_DECODERS[name])
+    generator = torch.Generator().manual_seed(2)
+    for layer in model.decoder.layers:
+        for attention in (layer.self_attention, layer.cross_attention):
+            for side in ("norm_q", "norm_k"):
+                norm = mt.RMSNorm(attention.d_k)
+                norm.gain.data.uniform_(0.5, 3.0, generator=generator)
+                setattr(attention, side, norm)
+    graphs = {"encoder": EncoderGraph(model), "decoder": DecoderGraph(model)}
+    with torch.inference_mode():
+        expected = model(SRC_IDS, TGT_IDS)
+        found = logits_in_chunks(
+            lambda name, *inputs: graphs[name](*inputs), model, TGT_IDS, SRC_IDS, [2, 1, 3]
+        )
+    assert_same(found, expected)
 
 
 FAMILY = mt.models
