@@ -5,11 +5,20 @@ import os
 import matplotlib
 import pytest
 import torch
-from helpers import copying_trainer
+from helpers import can_export, copying_trainer
 
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where test_device.py works, such as cuda")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip examples of exports, and their tests, where their engine is not to be had."""
+    for item in items:
+        if item.path.parent.name == "export":
+            item.add_marker(
+                can_export(item.path.stem.removeprefix("test_").removesuffix("_export"))
+            )
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ b=2, s=7, t=5, h=3, d=12, e=4, f=20, v=29 (source) and 31 (target).
 """
 
 import copy
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from minitransformer import (
     WordTokenizer,
     pad_rows,
 )
+from minitransformer.export.torch_export import OLDEST_TORCH
 
 SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]])
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]])
@@ -43,7 +45,18 @@ MODELS = {
 }
 """Changes to `small_config`: every law of the model holds for each of these."""
 each_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+NEEDED = {"ctranslate2": ["ctranslate2"], "onnx": ["onnx", "onnxruntime", "onnxscript"]}
+"""The libraries that tests of these exports need."""
 LAYER = {"d_model": 12, "num_heads": 3, "d_ff": 20, "dropout": 0.0}
+
+
+def can_export(engine):
+    """A mark: skip where nothing can be written for "ctranslate2", "onnx" or "torch"."""
+    missing = [name for name in NEEDED.get(engine, ()) if find_spec(name) is None]
+    reason = f"{missing[0]} is not installed" if missing else ""
+    if engine in ("onnx", "torch") and torch.__version__ < OLDEST_TORCH:
+        reason = f"PyTorch {torch.__version__} is too old to trace our models"
+    return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 def randn(*shape, seed=0, dtype=torch.float32, grad=False):

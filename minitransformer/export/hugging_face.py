@@ -58,10 +58,10 @@ def to_transformers(
 
     """
     check_kit(model, tokenizers)
+    relative = as_relative(model)
     files = [tokenizer.to_dict() for tokenizer in tokenizers.values()]
     if any(file != files[0] for file in files):
         raise ValueError("transformers has one tokenizer for both sides, got two different ones")
-    relative = as_relative(model)
     with export_folder(folder, {}) as unfinished:
         relative.save_pretrained(unfinished)
         for file in files[:1]:

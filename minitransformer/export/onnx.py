@@ -43,7 +43,7 @@ def to_onnx(
 
     Raises:
         FileExistsError: if `folder` is not empty.
-        ImportError: if `onnx` or `onnxscript` is not installed.
+        ImportError: if `onnx` or `onnxscript` is not installed, or PyTorch older than 2.11.
         TypeError: if the model is none of the two kinds.
         ValueError: if the tokenizers do not fit.
 

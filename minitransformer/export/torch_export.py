@@ -25,7 +25,10 @@ from minitransformer.rotary import RotaryPositionalEncoding
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
-__all__ = ["copy_with", "programs", "to_torch", "traced"]
+__all__ = ["OLDEST_TORCH", "copy_with", "programs", "to_torch", "traced"]
+
+OLDEST_TORCH = "2.11"
+"""The oldest PyTorch whose graphs have been compared with the models."""
 
 
 def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram]:
@@ -34,7 +37,14 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
     Args:
         model: an encoder-decoder or a decoder-only model, a relative too.
         backend: how attention is computed, see `scaled_dot_product_attention`.
+
+    Raises:
+        ImportError: if PyTorch is older than `OLDEST_TORCH`.
     """
+    if torch.__version__ < OLDEST_TORCH:
+        raise ImportError(
+            f"this export needs PyTorch {OLDEST_TORCH} or newer, got {torch.__version__}"
+        )
     model = copy_with(model, backend)
     longest = None if model.max_len == math.inf else model.config.max_len
     lengths = {
@@ -97,7 +107,13 @@ def traced(
 ) -> ExportedProgram:
     """The operations of a graph, for any lengths where `shapes` names an axis."""
     with torch.no_grad():
-        return torch.export.export(graph, arguments, dynamic_shapes=shapes)
+        return torch.export.export(
+            graph,
+            arguments,
+            dynamic_shapes=shapes,
+            # What PyTorch 2.11 cannot prove of 4s and 12s is asserted when the graph runs.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
 
 def to_torch(
@@ -114,6 +130,7 @@ def to_torch(
 
     Raises:
         FileExistsError: if `folder` is not empty.
+        ImportError: if PyTorch is older than 2.11.
         TypeError: if the model is none of the two kinds.
         ValueError: if the tokenizers do not fit.
 

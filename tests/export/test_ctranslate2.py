@@ -2,7 +2,6 @@
 
 import re
 
-import ctranslate2
 import numpy as np
 import pytest
 import torch
@@ -20,10 +19,11 @@ from configurations import (
 )
 from helpers import PAIRS, assert_same, decoder_only_model, small_model
 
-import live_model
 import minitransformer as mt
 from minitransformer.export import folder as export_folder
 from minitransformer.export import to_ctranslate2
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 
 SPECIAL = mt.Tokenizer.special_tokens
 AS_OURS = {"min_decoding_length": 0, "max_decoding_length": 9, "suppress_sequences": [["<pad>"]]}
@@ -116,6 +116,7 @@ def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
 
 @pytest.mark.slow
 def test_trained_translator_answers_the_same_in_eight_bits_too(tmp_path):
+    live_model = pytest.importorskip("live_model", reason="onnx is not installed")
     model, src, tgt = live_model.read_model(live_model.FOLDER / "number_words")
     texts = [pair.src for pair in mt.number_words()["held_out"][:300]]
     expected = mt.translate(model, texts, src, tgt)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from configurations import PROMPT_IDS, PROMPTS, SRC_IDS, TGT_IDS, without_ends
 from helpers import TEXTS, assert_same, decoder_only_model, shaken, small_config, small_model
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import minitransformer as mt
 from minitransformer.export import to_transformers
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 ENCODER_DECODERS = {
     "Marian": {},
@@ -49,7 +50,9 @@ def shared_model(**changes):
 def test_seq2seq_model_computes_and_writes_the_same(name, tmp_path):
     model = shared_model(**ENCODER_DECODERS[name]).double().eval()
     to_transformers(model, tmp_path / "engine")
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "engine", dtype=torch.float64).eval()
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "engine", dtype=torch.float64
+    ).eval()
     assert type(theirs).__name__.startswith(name.split(",")[0].split()[0])
     seen = (SRC_IDS != 0).long()
     with torch.inference_mode():
@@ -68,7 +71,9 @@ def test_seq2seq_model_computes_and_writes_the_same(name, tmp_path):
 def test_causal_model_computes_and_writes_the_same(name, tmp_path):
     model = decoder_only_model(**DECODER_ONLY[name]).double().eval()
     to_transformers(model, tmp_path / "engine")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "engine", dtype=torch.float64).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "engine", dtype=torch.float64
+    ).eval()
     assert type(theirs).__name__.startswith(name.split(",")[0].split()[0])
     ids = torch.tensor([[1, 7, 8, 11, 30], [1, 9, 10, 12, 5]])
     with torch.inference_mode():
@@ -90,7 +95,7 @@ def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "share_embeddings": True}
     model = mt.Transformer(mt.TransformerConfig(words.vocab_size, words.vocab_size, **sizes))
     to_transformers(model, tmp_path / "both", src=words, tgt=words)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "both")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "both")
     assert theirs("c a b").input_ids == [*words.encode("c a b"), 2]
     assert theirs.decode(theirs("c a b").input_ids, skip_special_tokens=True) == "c a b"
     batch = theirs(["c a b", "d"], padding=True)
@@ -100,7 +105,7 @@ def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "norm_first": True}
     model = mt.DecoderOnlyTransformer(mt.TransformerConfig.decoder_only(words.vocab_size, **sizes))
     to_transformers(model, tmp_path / "text", text=words)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "text")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "text")
     assert theirs("c a b").input_ids == words.begin("c a b")
 
 

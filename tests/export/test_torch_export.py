@@ -15,6 +15,7 @@ from configurations import (
 )
 from helpers import PAIRS, assert_same, decoder_only_model, small_model
 from step_by_step import logits_in_chunks, written
+from torch.torch_version import TorchVersion
 
 import minitransformer as mt
 from minitransformer.export import to_torch
@@ -139,6 +140,12 @@ def test_folder_runs_without_the_package(trained, tmp_path):
     ids = mt.pad_rows([[*src.encode(pair.src), 2] for pair in PAIRS])
     found = written(lambda name, *inputs: modules[name](*inputs), trained.model, ids, 6)
     assert [tgt.decode(row) for row in found] == [pair.tgt for pair in PAIRS]
+
+
+def test_older_pytorch_is_refused(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.10.1"))
+    with pytest.raises(ImportError, match=r"needs PyTorch 2\.11 or newer, got 2\.10\.1"):
+        programs(small_model())
 
 
 @pytest.mark.slow
