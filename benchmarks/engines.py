@@ -1,0 +1,199 @@
+"""How fast the engines write that a model can be exported to: greedy translation, one thread.
+
+    pip install 'minitransformer[export]' transformers
+    python benchmarks/engines.py              measures, and writes engines.json
+    python benchmarks/engines.py --rounds 3   fewer rounds
+    python benchmarks/engines.py --table      prints the table of the last run again
+
+Each engine runs what `minitransformer.export` wrote of one model of random weights, for speed does
+not depend on them. It translates the same sources of random ids, and writes as many tokens. They
+take turns; a first round does not count. The table says how many times as long the engine takes as
+ours: the median of the rounds, and their quartiles. Time is the processor's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read by all of them when they are imported
+
+import ctranslate2
+import numpy as np
+import onnxruntime
+import torch
+import transformers
+from torch import Tensor
+
+import minitransformer as mt
+
+RESULTS = Path(__file__).with_suffix(".json")
+VOCAB_SIZE, SOURCE, WRITTEN = 8_192, 24, 64
+MODELS = ((256, 3), (512, 6))
+BATCHES = (1, 8)
+OURS = "ours"
+LIBRARIES = ("torch", "ctranslate2", "onnxruntime", "transformers")
+
+Call = Callable[[], Any]
+"""Writes all texts and returns them, rows of what each engine calls tokens."""
+
+
+def translator(d_model: int, num_layers: int) -> mt.Transformer:
+    """A model of these sizes with random weights, as the paper has it: a Marian can be it too."""
+    sizes = (d_model, d_model // 64, num_layers, num_layers, 4 * d_model)
+    config = mt.TransformerConfig(
+        VOCAB_SIZE, VOCAB_SIZE, *sizes, share_embeddings=True, max_len=128
+    )
+    return mt.Transformer(config, torch.Generator().manual_seed(0)).eval()
+
+
+def ours(model: mt.Transformer, sources: Tensor) -> Call:
+    """Translate with `generate`."""
+    return lambda: mt.generate(model, sources, max_new_tokens=WRITTEN, min_new_tokens=WRITTEN)
+
+
+def by_ctranslate2(folder: Path, sources: Tensor) -> Call:
+    """Translate with CTranslate2, matrices as the folder has them."""
+    engine = ctranslate2.Translator(
+        str(folder), compute_type="default", inter_threads=1, intra_threads=1
+    )
+    named = [[f"#{index}" for index in row] for row in sources.tolist()]
+    options: dict[str, Any] = {"beam_size": 1, "max_batch_size": len(named)}
+    options |= {"min_decoding_length": WRITTEN, "max_decoding_length": WRITTEN}
+    return lambda: [row.hypotheses[0] for row in engine.translate_batch(named, **options)]
+
+
+def by_onnxruntime(folder: Path, sources: Tensor) -> Call:
+    """Translate with the graphs, as the page "Use it" does."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    encoder, decoder = (
+        onnxruntime.InferenceSession(
+            folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
+        )
+        for name in ("encoder", "decoder")
+    )
+
+    def write() -> np.ndarray:
+        memory, mask = encoder.run(None, {"ids": sources.numpy()})
+        ids, past, written = np.ones((len(sources), 1), np.int64), memory[..., :0, :], []
+        for _ in range(WRITTEN):
+            given = {"ids": ids, "past": past, "memory": memory, "memory_mask": mask}
+            logits, past = decoder.run(None, given)
+            ids = logits[:, -1:].argmax(-1)
+            written.append(ids)
+        return np.concatenate(written, axis=1)
+
+    return write
+
+
+def by_transformers(folder: Path, sources: Tensor) -> Call:
+    """Translate with the Marian that the folder holds."""
+    marian = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    options: dict[str, Any] = {"min_new_tokens": WRITTEN, "max_new_tokens": WRITTEN}
+    options |= {"attention_mask": torch.ones_like(sources), "num_beams": 1, "do_sample": False}
+    return lambda: marian.generate(sources, **options)[:, 1:]
+
+
+def rows(rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each kind of work by its name, and for each engine how much longer it takes than ours."""
+    for d_model, num_layers in MODELS:
+        model = translator(d_model, num_layers)
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            mt.export.to_ctranslate2(model, folder / "float32")
+            mt.export.to_ctranslate2(model, folder / "int8", quantization="int8")
+            mt.export.to_onnx(model, folder / "onnx")
+            mt.export.to_transformers(model, folder / "transformers")
+            for batch in BATCHES:
+                generator = torch.Generator().manual_seed(batch)
+                sources = torch.randint(5, VOCAB_SIZE, (batch, SOURCE), generator=generator)
+                times = in_turn(
+                    {
+                        OURS: ours(model, sources),
+                        "CTranslate2": by_ctranslate2(folder / "float32", sources),
+                        "CTranslate2 int8": by_ctranslate2(folder / "int8", sources),
+                        "ONNX Runtime": by_onnxruntime(folder / "onnx", sources),
+                        "transformers": by_transformers(folder / "transformers", sources),
+                    },
+                    rounds,
+                )
+                work = f"greedy, d {d_model}, {num_layers}+{num_layers}, batch {batch}"
+                yield work, compared(times)
+
+
+def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Seconds of the processor for each call in each round; a first round does not count."""
+    for name, call in calls.items():
+        lengths = {len(text) for text in call()}
+        if lengths != {WRITTEN}:
+            raise RuntimeError(f"{name} must write {WRITTEN} tokens, got {sorted(lengths)}")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            times[name].append(time.process_time() - start)
+    return times
+
+
+def compared(times: dict[str, list[float]]) -> dict[str, Any]:
+    """A row as speed.json has them, with quartiles of the ratios and ours in milliseconds."""
+    first = times.pop(OURS)
+    ratios, quartiles = {}, {}
+    for name, seconds in times.items():
+        found = [other / own for other, own in zip(seconds, first, strict=True)]
+        low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+        ratios[name], quartiles[name] = round(middle, 2), [round(low, 2), round(high, 2)]
+    milliseconds = round(1000 * statistics.median(first))
+    return {"group": "engines", "ratios": ratios, "quartiles": quartiles, "ours": milliseconds}
+
+
+def conditions(rounds: int) -> str:
+    """What the rows were measured with, and when."""
+    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in LIBRARIES)
+    today = datetime.now(UTC)
+    return f"One thread, {versions}, {today.day} {today:%B %Y}; medians of {rounds} rounds"
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a table: how many times as long the others take, and the quartiles."""
+    found = results["rows"]
+    names = list(next(iter(found.values()))["ratios"])
+    lines = [f"| text | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for work, row in found.items():
+        pairs = ((row["ratios"][name], row["quartiles"][name]) for name in names)
+        cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, (low, high) in pairs]
+        lines.append(f"| {work} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and write the results, and print them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if not args.table:
+        torch.set_num_threads(1)
+        transformers.logging.set_verbosity_error()
+        how, found = conditions(args.rounds), {}
+        for work, row in rows(args.rounds):
+            found[work] = row | {"limit": None, "conditions": how}
+            print(work, row, flush=True)
+            text = json.dumps({"rows": found}, indent=1, ensure_ascii=False) + "\n"
+            RESULTS.write_text(text, encoding="utf-8")
+    print(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()
