@@ -37,7 +37,7 @@ import minitransformer as mt
 RESULTS = Path(__file__).with_suffix(".json")
 VOCAB_SIZE, SOURCE, WRITTEN = 8_192, 24, 64
 MODELS = ((256, 3), (512, 6))
-BATCHES = (1, 8)
+BATCHES = {"one text": 1, "8 texts": 8}
 OURS = "ours"
 LIBRARIES = ("torch", "ctranslate2", "onnxruntime", "transformers")
 
@@ -112,7 +112,7 @@ def rows(rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
             mt.export.to_ctranslate2(model, folder / "int8", quantization="int8")
             mt.export.to_onnx(model, folder / "onnx")
             mt.export.to_transformers(model, folder / "transformers")
-            for batch in BATCHES:
+            for texts, batch in BATCHES.items():
                 generator = torch.Generator().manual_seed(batch)
                 sources = torch.randint(5, VOCAB_SIZE, (batch, SOURCE), generator=generator)
                 times = in_turn(
@@ -125,8 +125,7 @@ def rows(rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
                     },
                     rounds,
                 )
-                work = f"greedy, d {d_model}, {num_layers}+{num_layers}, batch {batch}"
-                yield work, compared(times)
+                yield f"d {d_model}, {num_layers}+{num_layers}, {texts}", compared(times)
 
 
 def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
