@@ -185,6 +185,7 @@ def main() -> None:
     if not args.table:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         how, found = conditions(args.rounds), {}
         for work, row in rows(args.rounds):
             found[work] = row | {"limit": None, "conditions": how}

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -11,7 +12,7 @@ import torch
 
 import live_model
 import minitransformer as mt
-from minitransformer.__main__ import main
+from minitransformer.__main__ import main, parser
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +22,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
 PROGRAMS = [code for language, code in BLOCKS if language == "python"]
 COMMANDS = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines()]
 EXPORT = "python -m minitransformer export "
+COMPARE = "python benchmarks/exported.py "
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +61,39 @@ def program(name):
 
 def test_page_has_the_programs_that_are_run_here():
     assert len(PROGRAMS) == 5
-    assert [line for line in COMMANDS if not line.startswith(EXPORT)] == [
-        "python -m minitransformer train"
-    ]
+    others = [line for line in COMMANDS if not line.startswith(EXPORT)]
+    assert [line.split()[:2] for line in others[:1]] == [["pip", "install"]]
+    assert others[1] == "python -m minitransformer train"
+    assert [line.startswith(COMPARE) for line in others[2:]] == [True]
     assert not any("minitransformer" in code for code in PROGRAMS)
+
+
+def test_readme_has_the_commands_of_the_page():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    exports = [line for line in readme if line.startswith(EXPORT)]
+    assert len(exports) == 3
+    assert set(exports) < set(COMMANDS)
+    assert COMMANDS[0] in readme
+    (compare,) = (line for line in readme if line.startswith(COMPARE))
+    assert shlex.split(compare)[2:] == [exports[0].split()[4], *(e.split()[-1] for e in exports)]
+    assert parser().parse_args(["train"]).checkpoint == Path(exports[0].split()[4])
+
+
+def test_engines_answer_as_the_checkpoint(exported, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.chdir(exported)
+    (line,) = (line for line in COMMANDS if line.startswith(COMPARE))
+    words = line.replace("number-words.safetensors", "number-words").split()[1:]
+    monkeypatch.setattr(sys, "argv", [*words, "--count", "30"])
+    import exported as program
+
+    program.main()
+    sys.modules.pop("exported")
+    for row in capsys.readouterr().out.splitlines():
+        same = int(re.search(r": (\d+) of 30 the same$", row)[1])
+        assert same == 30 or (row.startswith("numbers-int8, ") and same >= 27)
+    with pytest.raises(ValueError, match=r"writer has none of the files model\.bin, encoder\."):
+        program.same_answers(Path("number-words"), [Path("writer")], 1)
 
 
 @pytest.mark.parametrize("folder", ["numbers-ctranslate2", "numbers-int8"])
