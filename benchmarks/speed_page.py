@@ -1,8 +1,8 @@
-"""The tables of chapters/speed.md, written from benchmarks/speed.json.
+"""The tables of chapters/speed.md, written from benchmarks/speed.json and engines.json.
 
 python benchmarks/speed_page.py     writes them into the page
 
-`speed.py` does so too when it has measured. What stands between `<!-- speed: NAME -->` and
+`speed.py` does so too when it has measured, `engines.py` does not. What stands between `<!-- speed: NAME -->` and
 `<!-- end -->` on the page is `PARTS[NAME]` of the results; all else is written by hand.
 """
 
@@ -19,6 +19,7 @@ Results = dict[str, Any]
 """What speed.json holds: "rows" by their names, and the "memory" of attention, in MB."""
 
 ROOT = Path(__file__).parent.parent
+ENGINES = ROOT / "benchmarks" / "engines.json"
 RESULTS, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "chapters" / "speed.md"
 MARKED = re.compile(r"(<!-- speed: (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 DECODER_ONLY = "decoder only, "
@@ -96,6 +97,12 @@ def conditions(results: Results) -> str:
     return "\n\n".join(f"*{', '.join(names)}: {how}.*" for how, names in groups.items())
 
 
+def engines(_: Results) -> str:
+    """The table of the engines, and how it was measured."""
+    results = json.loads(ENGINES.read_text(encoding="utf-8"))
+    return f"{table('text', results['rows'])}\n\n{conditions(results)}"
+
+
 PARTS: dict[str, Callable[[Results], str]] = {
     "summary": summary,
     "translation": lambda results: table("step", rows_of(results, "training", "multi30k")),
@@ -105,6 +112,7 @@ PARTS: dict[str, Callable[[Results], str]] = {
     "attention": attention,
     "tokenization": lambda results: table("work", rows_of(results, "tokenization")),
     "conditions": conditions,
+    "engines": engines,
 }
 
 
