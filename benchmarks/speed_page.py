@@ -2,8 +2,9 @@
 
 python benchmarks/speed_page.py     writes them into the page
 
-`speed.py` does so too when it has measured, `engines.py` does not. What stands between `<!-- speed: NAME -->` and
-`<!-- end -->` on the page is `PARTS[NAME]` of the results; all else is written by hand.
+`speed.py` does so too when it has measured, `engines.py` does not. What stands between
+`<!-- speed: NAME -->` and `<!-- end -->` on the page is `PARTS[NAME]` of the results; all else is
+written by hand.
 """
 
 import json
