@@ -1,4 +1,4 @@
-"""To `torch.export`: a model as graphs of PyTorch's own operations, which run without this package.
+"""To PyTorch alone: a model as graphs of its operations, which run without this package.
 
 What goes into a graph and comes out of it is in the table of `graphs`.
 """
@@ -121,7 +121,7 @@ def to_torch(
     folder: str | os.PathLike[str],
     **tokenizers: Tokenizer,
 ) -> None:
-    """Write graphs that `torch.export.load` reads, each a file of its own: `encoder.pt2`, ...
+    """Write graphs that ``torch.export.load`` reads, each a file of its own: `encoder.pt2`, ...
 
     Args:
         model: an encoder-decoder or a decoder-only model, a relative too.
