@@ -46,6 +46,7 @@ class EachTextAlone:
             [[bos_id]] * len(ids) if self.has_source else [row[row != 0].tolist() for row in ids]
         )
         self.rows = list(zip(ids, texts, strict=True))
+        self.prompt = ids[:, :1] if self.has_source else ids  # only its length matters
 
     def __call__(self, tokens):
         if tokens is not None:
