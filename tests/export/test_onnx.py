@@ -57,7 +57,11 @@ def test_encoder_and_decoder_compute_the_same(name, tmp_path):
     one = logits_in_chunks(run, model, TGT_IDS[2:3], SRC_IDS[2:3, :2], [6])
     assert_same(one, expected[2:3], 1e-4)  # alone, and without padding
     ours = mt.generate(model, SRC_IDS, max_new_tokens=8)
-    assert written(run, model, SRC_IDS, 8) == without_ends(ours)
+    read = torch.cat([torch.ones(len(ours), 1, dtype=torch.int64), ours[:, :-1]], dim=1)
+    scores = logits_in_chunks(run, model, read, SRC_IDS, [1] * ours.size(1))
+    chosen = scores.gather(-1, ours[..., None])[..., 0]
+    best = scores[..., 1:].amax(dim=-1)  # but for padding, which is never written
+    assert ((chosen > best - 1e-4) | (ours == 0)).all()  # of two as good, any
 
 
 @pytest.mark.parametrize("name", ["learned positions", "alibi", "all at once"])
