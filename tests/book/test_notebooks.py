@@ -6,7 +6,7 @@ from notebooks import CHAPTERS, read
 from rules import RULES, Rule
 
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
-LARGEST = 600_000  # bytes
+LARGEST = 500_000  # bytes
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
