@@ -1,11 +1,14 @@
 """The command line: train the book's main job, number words from English to German, and use it.
 
 python -m minitransformer train
+python -m minitransformer train --task grammar
+torchrun --nproc-per-node 2 -m minitransformer train
 python -m minitransformer translate "three hundred forty-two"
 python -m minitransformer export number-words.safetensors --to ctranslate2 numbers-ctranslate2
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,16 +17,16 @@ from typing import Any
 
 import torch
 
-from minitransformer import export
+from minitransformer import export, parallel
 from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_model, load_translator
 from minitransformer.config import TransformerConfig
+from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.inference import translate
-from minitransformer.tasks.number_words import number_words
-from minitransformer.tokenization import WordTokenizer
+from minitransformer.tasks.jobs import JOBS
+from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer, exact_match
 from minitransformer.training import TrainingConfig
-from minitransformer.transformer import Transformer
 
 ENGINES: dict[str, Callable[..., None]] = {
     "ctranslate2": export.to_ctranslate2,
@@ -31,60 +34,100 @@ ENGINES: dict[str, Callable[..., None]] = {
     "torch": export.to_torch,
     "transformers": export.to_transformers,
 }
-TGT_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
-LONGER = (
-    "longer: millions and thousands in one number, which training never shows together; "
-    "the model writes the millions and leaves the thousands out, see chapter 9"
-)
-
-
-def new_trainer(config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
-    """The main job from its beginning: data, tokenizers and a small model, all from one seed.
-
-    Example:
-        >>> trainer = new_trainer(TrainingConfig())
-        >>> sum(parameter.numel() for parameter in trainer.model.parameters())
-        969984
-    """
-    pairs = number_words(config.seed)["train"]
-    src_tokenizer = WordTokenizer.train(pair.src for pair in pairs)
-    tgt_tokenizer = BPETokenizer.train((pair.tgt for pair in pairs), TGT_VOCAB_SIZE)
-    model_config = TransformerConfig(
-        src_tokenizer.vocab_size,
-        tgt_tokenizer.vocab_size,
-        d_model=128,
-        num_heads=4,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        d_ff=512,
-        norm_first=True,
-        max_len=128,
-    )
-    model = Transformer(model_config, torch.Generator().manual_seed(config.seed)).to(device)
-    return Trainer(model, pairs, src_tokenizer, tgt_tokenizer, config)
+NUMBER_WORDS = "number-words"  # the main job
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train, or go on where the checkpoint ends, and report exact match on every split."""
-    config = TrainingConfig(steps=args.steps, seed=args.seed, precision=args.precision)
-    device = usable_device(args.device)
-    if args.checkpoint.exists():
-        trainer = Trainer.resume(args.checkpoint, number_words(args.seed)["train"], device)
-        if trainer.config != config:
-            raise ValueError(
-                f"{args.checkpoint} was trained with {differences(trainer.config, config)}; "
-                "give the same settings, or another --checkpoint"
-            )
-        print(f"{args.checkpoint}: going on after step {trainer.step} of {config.steps}")
+    """Train, or go on where the checkpoint ends, and report exact match where it says something."""
+    usable_device(args.device)
+    if args.checkpoint is None:
+        args.checkpoint = Path(f"{'language-model' if args.tokens else args.task}.safetensors")
+    shares = args.checkpoint.with_suffix(".shares")
+    # With RANK torchrun has started this and other processes; shares are of processes before it.
+    if args.parallel or args.tokens or "RANK" in os.environ or shares.exists():
+        model, tokenizers = train_together(args, shares)
     else:
-        trainer = new_trainer(config, device)
-    trainer.fit(checkpoint=args.checkpoint)
-    print(f"trained {trainer.step} steps; saved to {args.checkpoint}")
-    splits = number_words(args.seed)
-    for name in ("held_out", "composition", "longer"):
-        share = exact_match(trainer.model, splits[name], *trainer.tokenizers.values())
+        trainer = begun_trainer(args, args.device)
+        trainer.fit(checkpoint=args.checkpoint)
+        model, tokenizers = trainer.model, trainer.tokenizers
+    if model is None:  # another process has it
+        return
+    print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")
+    job = JOBS[args.task]
+    if args.tokens or not job.measured:
+        return
+    splits = job.splits(args.seed)
+    for name in job.measured:
+        share = exact_match(model, splits[name], *tokenizers.values())
         print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
-    print(LONGER)
+    if job.remark:
+        print(job.remark)
+
+
+def settings(args: argparse.Namespace) -> TrainingConfig:
+    """How the job is trained, as far as the command says nothing else."""
+    own = {} if args.tokens else JOBS[args.task].settings
+    given = {"seed": args.seed, "precision": args.precision}
+    return TrainingConfig(**(own | given | ({} if args.steps is None else {"steps": args.steps})))
+
+
+def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Trainer:
+    """The trainer of the command, new, or as its checkpoint left it."""
+    config, path = settings(args), args.checkpoint
+    trainer: Trainer
+    if args.tokens:
+        file = parallel.TokenFile(args.tokens)
+        if not path.exists():
+            return new_language_model_trainer(file, config, device)
+        trainer = parallel.TokenFileTrainer.resume(path, file, device)
+    else:
+        job = JOBS[args.task]
+        if not path.exists():
+            return job.new_trainer(config, device)
+        trainer = Trainer.resume(path, job.splits(args.seed)["train"], device)
+    if trainer.config != config:
+        raise ValueError(
+            f"{path} was trained with {differences(trainer.config, config)}; "
+            "give the same settings, or another --checkpoint"
+        )
+    if not is_another_process():
+        print(f"{path}: going on after step {trainer.step} of {config.steps}")
+    return trainer
+
+
+def new_language_model_trainer(
+    file: parallel.TokenFile, config: TrainingConfig, device: torch.device | str
+) -> Trainer:
+    """A small language model of the tokens in a file, from its beginning."""
+    model_config = TransformerConfig.decoder_only(
+        file.tokenizer.vocab_size, num_layers=4, d_model=128, num_heads=4, norm_first=True
+    )
+    generator = torch.Generator().manual_seed(config.seed)
+    model = DecoderOnlyTransformer(model_config, generator).to(device)
+    return parallel.TokenFileTrainer(model, file, config)
+
+
+def train_together(args: argparse.Namespace, shares: Path) -> tuple[Any, dict[str, Tokenizer]]:
+    """Train in all processes; the first one gets the model that comes out, the others None."""
+    with parallel.join_processes(args.device, time_limit=args.time_limit) as processes:
+        trainer = parallel.ParallelTrainer(
+            begun_trainer(args, processes.device),
+            processes,
+            args.parallel or "ddp",
+            parts=args.parts,
+            recompute=args.recompute,
+            compiled=args.compile,
+        )
+        trainer.fit(shares)
+    if is_another_process():
+        return None, {}
+    parallel.gather(shares, args.checkpoint)
+    return load_model(args.checkpoint, processes.device)
+
+
+def is_another_process() -> bool:
+    """Whether this is one of several processes, and not the one that writes and prints."""
+    return int(os.environ.get("RANK", 0)) > 0
 
 
 def usable_device(name: str) -> torch.device:
@@ -120,6 +163,17 @@ def translate_texts(args: argparse.Namespace) -> None:
         print(line)
 
 
+def write_tokens(args: argparse.Namespace) -> None:
+    """Write the tokens of text files, which blank lines part, and say how many there are."""
+    if args.tokenizer is None:
+        tokenizer: Tokenizer = BPETokenizer.train(parallel.paragraphs(args.text), args.vocab_size)
+    else:
+        tokenizer = Tokenizer.load(args.tokenizer)
+    parallel.write_tokens(parallel.paragraphs(args.text), tokenizer, args.folder)
+    number = len(parallel.TokenFile(args.folder).tokens)
+    print(f"{args.folder}: {number} tokens of a vocabulary of {tokenizer.vocab_size}")
+
+
 def export_model(args: argparse.Namespace) -> None:
     """Write a trained model and its tokenizers for another engine, and name the files."""
     options: dict[str, Any] = {}
@@ -141,12 +195,37 @@ def parser() -> argparse.ArgumentParser:
     train_parser = commands.add_parser(
         "train", help="train a model; started again, it goes on where it was stopped"
     )
-    train_parser.add_argument("--steps", type=int, default=TrainingConfig.steps)
+    what = train_parser.add_mutually_exclusive_group()
+    what.add_argument("--task", choices=JOBS, default=NUMBER_WORDS, help="%(default)s if left out")
+    what.add_argument(
+        "--tokens", type=Path, metavar="FOLDER", help="train a language model on these instead"
+    )
+    train_parser.add_argument("--steps", type=int, help="as many as the task needs if left out")
     train_parser.add_argument("--seed", type=int, default=TrainingConfig.seed)
     train_parser.add_argument(
         "--precision", choices=("fp32", "bf16"), default=TrainingConfig.precision
     )
+    many = train_parser.add_argument_group(
+        "on many processes", "torchrun --nproc-per-node 2 -m minitransformer train ..."
+    )
+    many.add_argument(
+        "--parallel", choices=("ddp", "fsdp"), help="each has the whole model (ddp), or a share"
+    )
+    many.add_argument("--parts", type=int, help="of a batch; as many as processes, or a multiple")
+    many.add_argument(
+        "--recompute", action="store_true", help="compute layers again to keep less in memory"
+    )
+    many.add_argument("--compile", action="store_true", help="have PyTorch compile the layers")
+    many.add_argument(
+        "--time-limit", type=float, default=600.0, help="seconds to wait for another process"
+    )
     train_parser.set_defaults(run=train)
+    tokens_parser = commands.add_parser("tokens", help="write the tokens of text files")
+    tokens_parser.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
+    tokens_parser.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
+    tokens_parser.add_argument("--vocab-size", type=int, default=1000, help="of a new tokenizer")
+    tokens_parser.add_argument("--tokenizer", type=Path, help="the file of one, instead")
+    tokens_parser.set_defaults(run=write_tokens)
     translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
     translate_parser.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
     translate_parser.set_defaults(run=translate_texts)
@@ -157,7 +236,8 @@ def parser() -> argparse.ArgumentParser:
     export_parser.add_argument("--quantization", help='of ctranslate2, such as "int8"')
     export_parser.set_defaults(run=export_model)
     for sub_parser in (train_parser, translate_parser):
-        sub_parser.add_argument("--checkpoint", type=Path, default=Path("number-words.safetensors"))
+        default = None if sub_parser is train_parser else Path(f"{NUMBER_WORDS}.safetensors")
+        sub_parser.add_argument("--checkpoint", type=Path, default=default)
         sub_parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return main_parser
 
@@ -168,7 +248,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         args.run(args)
     except (ImportError, ValueError, OSError, FloatingPointError) as error:
-        sys.exit(f"minitransformer: {error}")
+        # What can only happen to all of them together, the first process says alone.
+        by_all = isinstance(error, FloatingPointError | InterruptedError)
+        sys.exit(1 if by_all and is_another_process() else f"minitransformer: {error}")
     except KeyboardInterrupt:
         sys.exit("\nminitransformer: stopped; the same command goes on from the last checkpoint")
 

@@ -8,4 +8,5 @@
 | `span_corruption` | 13 | texts with gaps, and what fills them |
 | `text_to_text` | 13 | six tasks as text to text, told apart by a prefix |
 | `multi30k` | 8 | descriptions of pictures in three languages, downloaded |
+| `jobs` | | what the command line trains on them, and how |
 """

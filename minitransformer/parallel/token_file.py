@@ -1,0 +1,208 @@
+"""Texts that do not fit into memory: their tokens in a file, read as they are asked for.
+
+A folder holds `tokens.bin`, the tokens one after the other as unsigned numbers of 2 or 4 bytes, the
+lowest first; `tokenizer.json`; and `about.json`, which has their number, size and SHA-256.
+"""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.files import new_folder
+from minitransformer.language_model import LanguageModelTrainer
+from minitransformer.tokenization import Tokenizer
+from minitransformer.training import TrainingConfig
+
+__all__ = ["TokenFile", "TokenFileTrainer", "paragraphs", "write_tokens"]
+
+TOKENS, TOKENIZER, ABOUT = "tokens.bin", "tokenizer.json", "about.json"
+
+
+def paragraphs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """The texts of some files, which blank lines part, one after the other.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.txt").write_text("one\\ntwo\\n\\n\\nthree")
+        ...     list(paragraphs([f"{folder}/a.txt"]))
+        ['one\\ntwo', 'three']
+    """
+    for path in paths:
+        lines: list[str] = []
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    lines.append(line.rstrip("\n"))
+                elif lines:
+                    yield "\n".join(lines)
+                    lines = []
+        if lines:
+            yield "\n".join(lines)
+
+
+def write_tokens(
+    texts: Iterable[str], tokenizer: Tokenizer, folder: str | os.PathLike[str]
+) -> None:
+    """Write the tokens of texts, each with its begin and end, as `token_stream` has them.
+
+    Args:
+        texts: read one at a time; of a data set of the library `datasets`, for example,
+            `(row["text"] for row in data)`.
+        tokenizer: turns them into tokens.
+        folder: a new one.
+
+    Raises:
+        FileExistsError: if there is a file, or a folder that is not empty.
+        OSError: if it cannot be written; then nothing is there.
+
+    Example:
+        >>> import tempfile
+        >>> from minitransformer.tokenization import WordTokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tokens(["one two", "two"], WordTokenizer(["one", "two"]), f"{folder}/tokens")
+        ...     TokenFile(f"{folder}/tokens").tokens.tolist()
+        [1, 5, 6, 2, 1, 6, 2]
+    """
+    dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+    digest, count = hashlib.sha256(), 0
+    with new_folder(Path(folder)) as unfinished:
+        with open(unfinished / TOKENS, "wb") as file:
+            for text in texts:
+                row = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+                content = np.array(row, dtype).tobytes()
+                file.write(content)
+                digest.update(content)
+                count += len(row)
+            file.flush()
+            os.fsync(file.fileno())
+        tokenizer.save(unfinished / TOKENIZER)
+        about = {"tokens": count, "dtype": dtype, "sha256": digest.hexdigest()}
+        (unfinished / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+
+
+class TokenFile:
+    """The tokens of a folder that `write_tokens` wrote, mapped into memory, and their tokenizer.
+
+    They are read through once, to see that they are what was written.
+
+    Args:
+        folder: what `write_tokens` wrote.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if the tokens are not those that were written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        place = Path(folder)
+        if not (place / ABOUT).is_file():
+            raise FileNotFoundError(f"there are no tokens in {place}")
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+        with open(place / TOKENS, "rb") as file:
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if self.sha256 != about["sha256"]:
+            raise ValueError(
+                f"{place / TOKENS} is damaged: its SHA-256 is {self.sha256}, "
+                f"expected {about['sha256']}"
+            )
+        self.tokens = np.memmap(place / TOKENS, about["dtype"], mode="r")
+        self.tokenizer = Tokenizer.load(place / TOKENIZER)
+
+
+class RowsOfFile:
+    """The batches of an epoch, read when they are asked for."""
+
+    def __init__(self, tokens: np.ndarray, starts: list[int], length: int, size: int) -> None:
+        self.tokens, self.starts, self.length, self.size = tokens, starts, length, size
+
+    def __len__(self) -> int:
+        """How many batches there are."""
+        return -(-len(self.starts) // self.size)
+
+    def __getitem__(self, which: slice) -> Iterator[Tensor]:
+        """Some of the batches, each (rows, length), int64."""
+        for index in range(len(self))[which]:
+            starts = self.starts[index * self.size : (index + 1) * self.size]
+            rows = [self.tokens[start : start + self.length] for start in starts]
+            yield torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+class TokenFileTrainer(LanguageModelTrainer):
+    """A `LanguageModelTrainer` whose texts are a `TokenFile`: the same batches, read when needed.
+
+    What is in memory of the data is the order of the rows of an epoch, a number each.
+    `ParallelTrainer.fit` keeps its checkpoints, for one process too.
+
+    Args:
+        model: the model, trained in place.
+        file: the tokens, with the tokenizer that the model must fit.
+        config: how to train.
+
+    Raises:
+        ValueError: as in `LanguageModelTrainer`.
+
+    Example:
+        >>> import tempfile
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> letters = CharacterTokenizer.train(["abcabc"])
+        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
+        >>> settings = TrainingConfig(steps=3, warmup_steps=1, context_length=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tokens(["abcabc"] * 9, letters, f"{folder}/tokens")
+        ...     file = TokenFile(f"{folder}/tokens")
+        ...     trainer = TokenFileTrainer(DecoderOnlyTransformer(config), file, settings)
+        ...     [row["step"] for row in trainer.fit(progress=False)]
+        [1, 2, 3]
+    """
+
+    def __init__(
+        self, model: DecoderOnlyTransformer, file: TokenFile, config: TrainingConfig
+    ) -> None:
+        # The checksum stands for the texts: a checkpoint knows by it what it was trained on.
+        self.begin(model, [file.sha256], {"text": file.tokenizer}, config)
+        if config.context_length > model.max_len:
+            raise ValueError(
+                f"context_length of {config.context_length} positions is longer than "
+                f"max_len={model.max_len}"
+            )
+        self.file = file
+        self.epoch(0)  # is there one?
+
+    @classmethod
+    def resume(
+        cls, path: str | os.PathLike[str], texts: Any, device: torch.device | str = "cpu"
+    ) -> Self:
+        """As `Trainer.resume` does; `texts` is the token file."""
+
+        def begin(model: Any, _: Any, tokenizer: Tokenizer, config: TrainingConfig) -> Any:
+            return cls(model, texts, config)
+
+        resume: Any = LanguageModelTrainer.resume  # which begins another kind of trainer here
+        return cast(Self, resume.__func__(begin, path, [texts.sha256], device))
+
+    def epoch(self, epoch: int) -> Any:
+        """The batches of one pass over the data, those of `stream_batches`."""
+        size, context, seed = self.config.batch_size, self.config.context_length, self.config.seed
+        tokens = self.file.tokens
+        num_rows = (len(tokens) - context) // context
+        if num_rows < 1:
+            raise ValueError(
+                f"a file of {len(tokens)} tokens is too short for context_length={context}: "
+                f"at least {2 * context} are needed"
+            )
+        generator = random.Random(f"stream {seed} {epoch}")
+        start = generator.randrange(len(tokens) - num_rows * context)
+        starts = list(range(start, start + num_rows * context, context))
+        generator.shuffle(starts)
+        return RowsOfFile(tokens, starts, context + 1, size)

@@ -1,0 +1,113 @@
+"""What the command line trains: of each task the data, a small model and the settings that fit it.
+
+All of it follows from one seed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from minitransformer.byte_pair_encoding import BPETokenizer
+from minitransformer.config import TransformerConfig
+from minitransformer.data import TextPair
+from minitransformer.tasks.grammar import grammar_sentences
+from minitransformer.tasks.multi30k import multi30k
+from minitransformer.tasks.number_words import number_words
+from minitransformer.tokenization import Tokenizer, WordTokenizer
+from minitransformer.trainer import Trainer
+from minitransformer.training import TrainingConfig
+from minitransformer.transformer import Transformer
+
+NUMBERS_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
+MULTI30K_VOCAB_SIZE = 4_261  # 4,000 merges
+LONGER = (
+    "longer: millions and thousands in one number, which training never shows together; "
+    "the model writes the millions and leaves the thousands out, see chapter 9"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task that the command line can train."""
+
+    splits: Callable[[int], dict[str, list[TextPair]]]
+    """The data, by the seed."""
+    tokenizers: Callable[[list[TextPair]], tuple[Tokenizer, Tokenizer]]
+    """Of the source and of the target, from the training texts."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Of the configuration, what is not the main job's."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the training, what is not the default."""
+    measured: tuple[str, ...] = ()
+    """The splits of which exact match says something."""
+    remark: str = ""
+    """What is to be said of these."""
+
+    def new_trainer(self, config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
+        """The job from its beginning: data, tokenizers and model.
+
+        Example:
+            >>> trainer = JOBS["number-words"].new_trainer(TrainingConfig())
+            >>> sum(parameter.numel() for parameter in trainer.model.parameters())
+            969984
+        """
+        pairs = self.splits(config.seed)["train"]
+        src_tokenizer, tgt_tokenizer = self.tokenizers(pairs)
+        sizes = {"d_model": 128, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+        sizes |= {"d_ff": 512, "norm_first": True, "max_len": 128}
+        model_config = TransformerConfig(
+            src_tokenizer.vocab_size, tgt_tokenizer.vocab_size, **(sizes | self.model)
+        )
+        generator = torch.Generator().manual_seed(config.seed)
+        model = Transformer(model_config, generator).to(device)
+        return Trainer(model, pairs, src_tokenizer, tgt_tokenizer, config)
+
+
+def words_and_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
+    """English numbers are a few words; the German ones, long words."""
+    src = WordTokenizer.train(pair.src for pair in pairs)
+    return src, BPETokenizer.train((pair.tgt for pair in pairs), NUMBERS_VOCAB_SIZE)
+
+
+def words(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
+    """Words on both sides."""
+    src = WordTokenizer.train(pair.src for pair in pairs)
+    return src, WordTokenizer.train(pair.tgt for pair in pairs)
+
+
+def shared_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
+    """One vocabulary for both languages."""
+    tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), MULTI30K_VOCAB_SIZE)
+    return tokenizer, tokenizer
+
+
+# The grammar's and Multi30k's settings are those of benchmarks/grammar.py and multi30k.py.
+JOBS = {
+    "number-words": Job(
+        number_words,
+        words_and_subwords,
+        measured=("held_out", "composition", "longer"),
+        remark=LONGER,
+    ),
+    "grammar": Job(
+        lambda seed: grammar_sentences(seed, num_train=128_000),
+        words,
+        model={"dropout": 0.0, "positional_encoding": "rotary"},
+        settings={"steps": 2_000, "batch_size": 96, "label_smoothing": 0.0},
+        measured=("held_out", "composition", "deep"),
+    ),
+    "multi30k": Job(
+        lambda seed: multi30k("de", "en"),
+        shared_subwords,
+        model={
+            "num_encoder_layers": 3,
+            "num_decoder_layers": 3,
+            "positional_encoding": "rotary",
+            "share_embeddings": True,
+            "max_len": 256,
+        },
+        settings={"steps": 3_500, "batch_size": 32, "warmup_steps": 200},
+    ),
+}

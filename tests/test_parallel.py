@@ -1,0 +1,281 @@
+"""Many processes are one: the same batches, the same losses, the same weights at the end.
+
+Processes are real, and talk over the loopback. One start of them serves all runs.
+"""
+
+from shutil import which
+
+import pytest
+import torch
+from helpers import assert_same, copying_trainer
+from many import (
+    LIMIT,
+    NEEDS_FSDP,
+    TRAINERS,
+    assert_equal_outcome,
+    assert_same_outcome,
+    letters_trainer,
+    outcome,
+    together,
+    train_all,
+)
+from torch.torch_version import TorchVersion
+
+from minitransformer import fast
+from minitransformer.parallel import ParallelTrainer, join_processes
+from minitransformer.parallel.layers import compute_again
+from minitransformer.parallel.parts import check_parts, num_targets
+
+pytestmark = [pytest.mark.slow, NEEDS_FSDP]
+
+BOUND = 1e-5
+"""How far a weight may be from the other's after six steps: sums are added up in another order.
+
+Measured: 1.2e-7 at most, and losses 1e-7 of themselves.
+"""
+PART_4 = {"parts": 4}
+RUNS = {
+    "copying, ddp": ("copying", {}, "ddp", PART_4),
+    "copying, fsdp": ("copying", {}, "fsdp", PART_4),
+    "letters, ddp": ("letters", {}, "ddp", PART_4),
+    "letters, fsdp": ("letters", {}, "fsdp", PART_4),
+    "bf16, ddp": ("copying", {"precision": "bf16"}, "ddp", PART_4),
+    "bf16, fsdp": ("copying", {"precision": "bf16"}, "fsdp", PART_4),
+    "computed again": ("copying", {}, "fsdp", {**PART_4, "recompute": True}),
+    "clipped, ddp": ("copying", {"dropout": 0.0, "max_gradient_norm": 0.1}, "ddp", PART_4),
+    "clipped, fsdp": ("copying", {"dropout": 0.0, "max_gradient_norm": 0.1}, "fsdp", PART_4),
+    "letters without dropout": ("letters", {"dropout": 0.0}, "fsdp", PART_4),
+    "tokens, fsdp": ("tokens", {}, "fsdp", PART_4),
+    "compiled": ("letters", {"dropout": 0.0}, "fsdp", {**PART_4, "compiled": True}),
+}
+WITHOUT_DROPOUT = [name for name, run in RUNS.items() if run[1].get("dropout") == 0.0]
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """What every run of RUNS ends with in each process, by the number of processes."""
+    uncompiled = {name: run for name, run in RUNS.items() if name != "compiled"}
+    cases = {1: RUNS, 2: RUNS, 4: uncompiled}
+    return {count: together(count, train_all, cases[count]) for count in cases}
+
+
+@pytest.mark.parametrize(
+    ("count", "run"), [(n, run) for run in RUNS for n in (2, 4) if (n, run) != (4, "compiled")]
+)
+def test_many_processes_are_one(outcomes, run, count):
+    bound = 1e-3 if RUNS[run][1].get("precision") == "bf16" else BOUND
+    assert_same_outcome(outcomes[count][0][run], outcomes[1][0][run], bound)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_all_processes_end_with_the_same(outcomes, run):
+    first, *others = (outcome[run] for outcome in outcomes[2 if run == "compiled" else 4])
+    for other in others:
+        assert_equal_outcome(other, first)
+
+
+@pytest.mark.parametrize("run", WITHOUT_DROPOUT)
+def test_without_dropout_they_are_the_plain_trainer(outcomes, run):
+    kind, options, *_ = RUNS[run]
+    trainer = TRAINERS[kind](**options)
+    trainer.fit(progress=False)
+    assert_same_outcome(outcomes[2][0][run], outcome(trainer), BOUND)
+
+
+def test_tokens_in_a_file_are_those_of_the_texts(outcomes):
+    for count in (1, 2, 4):
+        assert_equal_outcome(
+            outcomes[count][0]["tokens, fsdp"], outcomes[count][0]["letters, fsdp"]
+        )
+
+
+def test_computing_layers_again_changes_nothing(outcomes):
+    for count in (1, 2, 4):
+        again, once = (outcomes[count][0][run] for run in ("computed again", "copying, fsdp"))
+        assert_equal_outcome(again, once)
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["copying", "letters"])
+def test_one_process_with_one_part_is_the_plain_trainer(kind, engine):
+    plain, trainer = TRAINERS[kind](), TRAINERS[kind]()
+    with join_processes() as processes:
+        ParallelTrainer(trainer, processes, engine).fit(progress=False)
+        found = outcome(trainer)
+    if engine == "ddp":
+        plain.fit(progress=False)
+        assert found[0] == plain.history
+    else:  # whose layers are no longer those that the fast way knows; it draws other numbers
+        with fast.disabled():
+            plain.fit(progress=False)
+    assert_same_outcome(found, outcome(plain), 1e-6)
+
+
+# --- the loss of a batch
+
+
+def test_loss_is_a_mean_over_tokens_not_over_parts():
+    """Rows of unequal length: the mean of the parts' means is another number, the usual mistake."""
+    trainer = copying_trainer(dropout=0.0)
+    batch = sorted(trainer.examples, key=lambda example: len(example.tgt))
+    whole = trainer.loss(batch).item()
+    parts = batch[:5], batch[5:]
+    losses = [trainer.loss(rows).item() for rows in parts]
+    tokens = [num_targets(rows, 0) for rows in parts]
+    by_tokens = sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
+    assert tokens[0] != tokens[1]
+    assert by_tokens == pytest.approx(whole, rel=1e-6)
+    assert sum(losses) / 2 != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("kind", ["copying", "letters"])
+def test_gradient_is_that_of_the_whole_batch(kind, parts):
+    """Also where there are more parts than rows, so that some get none."""
+    plain, dealt = TRAINERS[kind](dropout=0.0), TRAINERS[kind](dropout=0.0)
+    batch = plain.epoch(0)[0]
+    expected = plain.train_step(batch)
+    with join_processes() as processes:
+        found = ParallelTrainer(dealt, processes, parts=parts).train_step(batch)
+    assert found == pytest.approx(expected, rel=1e-5)
+    for (name, parameter), other in zip(
+        plain.model.named_parameters(), dealt.model.parameters(), strict=True
+    ):
+        assert parameter.grad is not None, name
+        assert_same(other.grad, parameter.grad, 1e-6)
+
+
+def test_parts_have_random_numbers_of_their_own():
+    first, second = copying_trainer(), copying_trainer()
+    row = first.examples[:1]
+    with join_processes() as processes:
+        once = ParallelTrainer(first, processes, parts=1).train_step(row * 2)
+        twice = ParallelTrainer(second, processes, parts=2).train_step(row * 2)
+    assert once["loss"] != twice["loss"]
+
+
+def test_recomputed_layer_drops_the_same_elements():
+    def gradients(again):
+        trainer, calls = letters_trainer(dropout=0.5), []
+        layer = trainer.model.decoder.layers[0]
+        layer.feed_forward.register_forward_hook(lambda *_: calls.append(1))
+        if again:
+            compute_again(trainer.model, trainer.generator)
+        with join_processes() as processes:
+            ParallelTrainer(trainer, processes).train_step(trainer.epoch(0)[0])
+        return len(calls), [parameter.grad for parameter in trainer.model.parameters()]
+
+    (calls, once), (more_calls, again) = gradients(again=False), gradients(again=True)
+    assert (calls, more_calls) == (1, 2)
+    for gradient, same in zip(once, again, strict=True):
+        assert torch.equal(gradient, same)
+
+
+@pytest.mark.skipif(which("c++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_generated_code_computes_the_same():
+    """PyTorch's own code for a layer; among several processes the layers are traced only."""
+    plain, trainer = letters_trainer(dropout=0.0), letters_trainer(dropout=0.0)
+    with join_processes() as processes:
+        ParallelTrainer(trainer, processes, compiled=True).fit(until=1, progress=False)
+    plain.fit(1, progress=False)
+    assert all(layer._compiled_call_impl is not None for layer in trainer.model.decoder.layers)
+    assert_same_outcome(outcome(trainer), outcome(plain), BOUND)
+
+
+def test_frozen_parameters_stay():
+    trainer = copying_trainer()
+    frozen = trainer.model.encoder.layers[0].feed_forward.w_1.weight.requires_grad_(False)
+    before = frozen.clone()
+    with join_processes() as processes:
+        ParallelTrainer(trainer, processes, "fsdp").fit(until=2, progress=False)
+        name = "encoder.layers.0.feed_forward.w_1.weight"
+        assert torch.equal(outcome(trainer)[1][name], before)
+
+
+def test_infinite_loss_stops_training_and_names_the_step():
+    trainer = copying_trainer()
+    with torch.no_grad():
+        trainer.model.decoder.norm.bias[0] = torch.inf
+    with join_processes() as processes:
+        parallel = ParallelTrainer(trainer, processes)
+        with pytest.raises(FloatingPointError, match=r"step 1: loss (nan|inf), gradient norm nan"):
+            parallel.fit(progress=False)
+    assert parallel.step == 0
+
+
+def test_group_is_let_go_of_after_the_engine():
+    """Else DDP is the last one who has it, and may wait for ever for a thread of it."""
+    with join_processes() as processes:
+        order = list(vars(ParallelTrainer(copying_trainer(), processes)))
+    assert order.index("loss") < order.index("group")
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("parts", "count", "numbers"), [(2, 4, [1, 2]), (4, 3, [1, 2, 4]), (6, 4, [1, 2, 3, 6])]
+)
+def test_wrong_number_of_processes_is_refused(parts, count, numbers):
+    message = rf"in {parts} parts, which {count} processes cannot .*; start one of \[{numbers[0]}"
+    with pytest.raises(ValueError, match=message):
+        check_parts(parts, count)
+
+
+def differing_trainers():
+    with join_processes(time_limit=LIMIT) as processes:
+        outcomes = []
+        for engine in ("ddp", "fsdp"):
+            trainer = letters_trainer(dropout=0.0)
+            with torch.no_grad():
+                for parameter in trainer.model.parameters():
+                    parameter *= 1 + processes.rank
+            ParallelTrainer(trainer, processes, engine).fit(until=2, progress=False)
+            outcomes.append(outcome(trainer))
+        try:
+            ParallelTrainer(copying_trainer(6 + processes.rank), processes)
+        except ValueError as error:
+            return outcomes, str(error)
+
+
+def test_processes_with_different_trainers():
+    """Other weights are not taken, neither by DDP nor by FSDP2; other settings are refused."""
+    plain = letters_trainer(dropout=0.0)
+    plain.fit(2, progress=False)
+    for outcomes, message in together(2, differing_trainers):
+        for found in outcomes:
+            assert_same_outcome(found, outcome(plain), BOUND)
+        assert "config must be the same in all processes, got TrainingConfig(steps=" in message
+        assert "steps=6" in message
+        assert "steps=7" in message
+
+
+def test_unknown_engine_is_refused():
+    with (
+        join_processes() as processes,
+        pytest.raises(ValueError, match=r"engine must be .* got 'mpi'"),
+    ):
+        ParallelTrainer(copying_trainer(), processes, "mpi")
+
+
+def test_pytorch_too_old_for_the_engine_is_told(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1"))
+    message = "engine 'fsdp' needs PyTorch 2.6 or newer, got 2.5.1; engine 'ddp' does not"
+    with join_processes() as processes, pytest.raises(ImportError, match=message):
+        ParallelTrainer(copying_trainer(), processes, "fsdp")
+
+
+def test_pytorch_without_its_engine_is_told(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    with pytest.raises(ImportError, match=r"built here without torch\.distributed"):
+        join_processes().__enter__()
+
+
+def test_time_limit_must_be_positive():
+    with (
+        pytest.raises(ValueError, match="time_limit must be above 0 seconds, got 0"),
+        join_processes(time_limit=0),
+    ):
+        pass
