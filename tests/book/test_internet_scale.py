@@ -1,0 +1,173 @@
+"""The numbers of the page *To internet scale* are those of its program, and hold when tried."""
+
+import json
+import math
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import minitransformer as mt
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def scale():
+    """The program, as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        import internet_scale
+
+        yield internet_scale
+        sys.modules.pop("internet_scale")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (ROOT / "chapters" / "internet_scale.md").read_text(encoding="utf-8")
+
+
+# --- published runs -------------------------------------------------------------------------------
+
+
+def test_plan_at_reported_speed_takes_the_published_hours(scale):
+    reported = [run for run in scale.RUNS if run.reported]
+    assert len(reported) == 4
+    for run in reported:
+        utilisation = run.reported / mt.HARDWARE[run.device].flops
+        there = scale.planned(run, utilisation, again=run.again)
+        assert there.gpu_hours == pytest.approx(run.hours, rel=0.12), run.name
+
+
+def test_published_hours_imply_a_possible_utilisation(scale):
+    for run in scale.RUNS:
+        assert 0.18 < scale.planned(run).gpu_hours / run.hours < 0.65, run.name
+
+
+def test_operations_are_those_that_teams_counted(scale):
+    runs = {run.name: run for run in scale.RUNS}
+    opt, gpt3 = runs["OPT 175B"], runs["GPT-3 175B"]
+    twice = scale.planned(opt, again=True).gpu_hours * 3600 * mt.HARDWARE["A100"].flops
+    assert twice == pytest.approx(4.30e23, rel=0.005)
+    assert scale.planned(gpt3).flops == pytest.approx(1.03 * 3.14e23, rel=0.005)
+    assert mt.plan(scale.planned(gpt3).parameters, 300e9).flops == pytest.approx(3.14e23, rel=0.005)
+
+
+def test_throughput_of_llama_65b(scale):
+    """Its paper: 380 tokens a second and device, 1.4e12 tokens on 2,048 devices, 21 days."""
+    run = next(run for run in scale.RUNS if run.name == "Llama 65B")
+    full = scale.planned(run)
+    utilisation = 380 * full.flops_per_token / mt.HARDWARE["A100"].flops
+    there = mt.plan(run.config, 1.4e12, 2048, mt.HARDWARE["A100"], utilisation=utilisation)
+    assert there.days == pytest.approx(21, rel=0.02)
+    assert there.gpu_hours == pytest.approx(run.hours, rel=0.02)
+
+
+def test_page_has_the_table(scale, page):
+    rows = [line for line in page.splitlines() if line.count(" | ") >= 6 and "](" in line]
+    assert rows == [scale.row_of(run) for run in scale.RUNS]
+
+
+def test_example_of_the_page_prints_what_it_says(page, capsys):
+    code, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.S).groups()
+    exec(compile(code, "page", "exec"), {})
+    assert capsys.readouterr().out == printed
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_many_devices_fail_as_one_that_fails_more_often():
+    generator = random.Random(0)
+    firsts = [min(generator.expovariate(1 / 900) for _ in range(30)) for _ in range(4000)]
+    assert sum(firsts) / 4000 == pytest.approx(900 / 30, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("interval", "save", "restart", "between"),
+    [(0.5, 0.02, 0.1, 3.1), (0.2, 0.1, 0.05, 0.9), (2.0, 0.01, 0.0, 5.0), (0.1, 0.05, 0.3, 0.4)],
+)
+def test_simulation_agrees_with_the_formula(scale, interval, save, restart, between):
+    runs = [scale.simulate(interval, save, restart, between, 3000, seed) for seed in range(4)]
+    exact = scale.lost_exactly(interval, save, restart, between)
+    assert sum(runs) / 4 == pytest.approx(exact, abs=0.02)
+
+
+def test_first_order_is_the_limit_of_rare_failures(scale):
+    for between in (1e3, 1e5):
+        interval = scale.best_interval(0.01, between)
+        exact = scale.lost_exactly(interval, 0.01, 0.1, between)
+        assert scale.lost(interval, 0.01, 0.1, between) == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("between", [0.4, 3.1, 49.5])
+def test_best_interval_is_best(scale, between):
+    best = scale.best_interval(scale.SAVE, between)
+
+    def exact(interval):
+        return scale.lost_exactly(interval, scale.SAVE, scale.RESTART, between)
+
+    assert all(exact(best) < exact(best * other) for other in (0.5, 0.7, 1.5, 2.0))
+    saving, repeating = scale.SAVE / best, best / 2 / between
+    assert saving == pytest.approx(repeating)
+    assert saving + repeating == pytest.approx(math.sqrt(2 * scale.SAVE / between))
+
+
+def test_simulated_minimum_is_where_the_rule_puts_it(scale):
+    lost = json.loads(scale.RESULTS.read_text(encoding="utf-8"))["lost"]
+    for devices, shares in lost.items():
+        found = min((y, x) for x, y in zip(scale.intervals(), shares, strict=True) if y is not None)
+        best = scale.best_interval(scale.SAVE, scale.DEVICE / int(devices))
+        assert 0.55 < found[1] / best < 1.8
+
+
+def test_figures_are_those_of_the_results(scale):
+    results = json.loads(scale.RESULTS.read_text(encoding="utf-8"))
+    figures = {"failures": scale.failures_figure(results), "minhash": scale.minhash_figure()}
+    for name, figure in figures.items():
+        assert (scale.FIGURES / f"{name}.svg").read_text(encoding="utf-8") == figure
+        assert "<title" in figure
+        assert "<desc" in figure
+
+
+def test_page_says_what_is_calculated(scale, page):
+    words = " ".join(page.split())
+    years = scale.DEVICE / scale.DAY / 365.25
+    hours = {devices: scale.DEVICE / devices for devices in scale.CLUSTERS}
+    best = {n: scale.best_interval(scale.SAVE, x) for n, x in hours.items()}
+    exact = {n: scale.lost_exactly(best[n], scale.SAVE, scale.RESTART, x) for n, x in hours.items()}
+    first = scale.lost(best[131_072], scale.SAVE, scale.RESTART, hours[131_072])
+    for said in (
+        f"one in {scale.LLAMA_3:.1f} hours",
+        f"$m$ is {years:.1f} years",
+        f"131,072 have {hours[131_072] * 60:.0f} minutes",
+        f"instead of every {hours[1024]:.0f}.",
+        f"best τ is {best[1024] * 60:.0f} minutes",
+        f"it is {best[16_384] * 60:.0f} minutes, and {exact[16_384] * 100:.1f} % are lost",
+        f"Young's rule says {best[131_072] * 60:.1f} minutes",
+        f"its {first * 100:.0f} % are wrong: {exact[131_072] * 100:.0f} % are lost",
+        f"give {100 - exact[16_384] * 100:.1f} %",
+    ):
+        assert said in words, said
+
+
+# --- pages that are nearly alike ------------------------------------------------------------------
+
+
+def test_minhash_finds_as_many_as_the_formula_says(scale, page):
+    """Sets of one similarity, random functions, bands: counted."""
+    generator = random.Random(0)
+    bands, rows, pairs = 5, 3, 3000
+    found = 0
+    for _ in range(pairs):  # 12 elements in both, 4 in each alone: similarity 12 / 20
+        ranks = [[generator.random() for _ in range(20)] for _ in range(bands * rows)]
+        alike = [min(r[:16]) == min(r[4:]) for r in ranks]
+        found += any(all(alike[band * rows : (band + 1) * rows]) for band in range(bands))
+    expected = scale.chance(12 / 20, bands, rows)
+    assert found / pairs == pytest.approx(expected, abs=4 * math.sqrt(0.25 / pairs))
+    for similarity, said in ((0.5, "0.5 is found in 5 %"), (0.75, "77 %"), (0.85, "99 %")):
+        assert f"{scale.chance(similarity, 14, 8):.0%}".replace("%", " %") in said
+        assert said in " ".join(page.split())

@@ -1,0 +1,341 @@
+"""What a training takes: counted exactly where it can be, and compared with published runs."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+import minitransformer as mt
+from minitransformer import fast
+from minitransformer.counting import counts_of
+from minitransformer.efficient_attention import PeakMemory
+from minitransformer.models import (
+    GPT2,
+    BERTConfig,
+    GPT2Config,
+    Llama,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+SMALL = {"d_model": 24, "num_heads": 4, "d_ff": 44, "dropout": 0.0}
+DECODERS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "gelu": {"activation": "gelu"},
+    "swiglu": {"activation": "swiglu", "norm_first": True},
+    "reglu": {"activation": "reglu"},
+    "no biases, untied": {"attention_bias": False, "tie_output": False},
+    "learned": {"positional_encoding": "learned", "max_len": 13},
+    "alibi, shared keys": {"positional_encoding": "alibi", "num_kv_heads": 2},
+    "rotary, one key": {"positional_encoding": "rotary", "num_kv_heads": 1, "norm_first": True},
+    "rms": {"norm": "rms_norm", "norm_first": True},
+}
+TRANSLATORS = {
+    "base": {},
+    "pre-norm, unequal": {"norm_first": True, "num_encoder_layers": 3, "num_decoder_layers": 2},
+    "one vocabulary": {"src_vocab_size": 37, "share_embeddings": True},
+    "untied, learned": {"tie_output": False, "positional_encoding": "learned", "max_len": 13},
+    "gated, rms, shared keys": {"activation": "geglu", "norm": "rms_norm", "num_kv_heads": 2},
+}
+TINY = {"vocab_size": 37, "d_model": 24, "num_heads": 4, "num_layers": 3}
+GATED = {**TINY, "d_ff": 44, "max_len": 13}
+PUBLISHED = {
+    "gpt2": GPT2Config(**TINY, max_len=13, dropout=0.0),
+    "gpt2 untied": GPT2Config(**TINY, d_ff=50, tie_output=False, activation="relu", dropout=0.0),
+    "llama": LlamaConfig(**GATED),
+    "llama wide": LlamaConfig(**GATED, d_k=10, num_kv_heads=2, tie_output=True),
+    "llama biases": LlamaConfig(**GATED, attention_bias=True, mlp_bias=True, activation="relu"),
+    "mistral": MistralConfig(**GATED, num_kv_heads=2),
+    "qwen2": Qwen2Config(**GATED, num_kv_heads=2),
+    "qwen3": Qwen3Config(**GATED, num_kv_heads=2, d_k=10),
+}
+
+
+def decoder(**options):
+    """A small configuration without encoder."""
+    return mt.TransformerConfig.decoder_only(37, num_layers=3, **{**SMALL, **options})
+
+
+def translator(**options):
+    """A small configuration with an encoder."""
+    sizes = {"src_vocab_size": 31, "tgt_vocab_size": 37, "num_encoder_layers": 2}
+    return mt.TransformerConfig(**{**sizes, "num_decoder_layers": 3, **SMALL, **options})
+
+
+CONFIGS = {
+    **{name: decoder(**options) for name, options in DECODERS.items()},
+    **{f"encoder, {name}": translator(**options) for name, options in TRANSLATORS.items()},
+    **PUBLISHED,
+}
+each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def build(config):
+    """The model of a configuration, and a run of its plain loss on (b, t) = (5, 11)."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 31, (5, 11), generator=generator)
+    if isinstance(config, LlamaConfig):
+        model = Llama(config, generator)
+    elif isinstance(config, GPT2Config):
+        model = GPT2(config, generator)
+    elif config.num_encoder_layers:
+        model = mt.Transformer(config, generator)
+        return model, lambda: model.loss(ids, ids, ids)
+    else:
+        model = mt.DecoderOnlyTransformer(config, generator)
+    return model, lambda: model.loss(ids, ids)
+
+
+def saved_bytes(model, run):
+    """Bytes of what autograd keeps, without parameters and buffers, each storage once."""
+    known = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
+    kept = {}
+
+    def pack(x):
+        if x.untyped_storage().data_ptr() not in known:
+            kept[x.untyped_storage().data_ptr()] = x  # alive, so that no address comes back
+        return x
+
+    with fast.disabled(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = run()
+    assert loss.isfinite()
+    return sum(x.untyped_storage().nbytes() for x in kept.values())
+
+
+# --- counted exactly ------------------------------------------------------------------------------
+
+
+@each_config
+def test_parameters_are_those_of_the_model(config):
+    model, _ = build(config)
+    counts = counts_of(config)
+    assert mt.plan(config, 1e6).parameters == sum(p.numel() for p in model.parameters())
+    assert counts.outside + sum(x.parameters for x in counts.layers) == counts.parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (GPT2Config(), 124_439_808),
+        (LlamaConfig(), 6_738_415_616),
+        (LlamaConfig(d_model=8192, num_heads=64, num_layers=80, d_ff=22_016), 65_285_660_672),
+    ],
+)
+def test_parameters_of_published_sizes(config, published):
+    assert mt.plan(config, 1e9).parameters == published
+
+
+@each_config
+def test_operations_are_those_that_pytorch_counts(config):
+    model, run = build(config)
+    for module in model.modules():
+        if isinstance(module, mt.ScaledDotProductAttention):
+            module.backend = "reference"  # whose products are all counted
+    with fast.disabled(), FlopCounterMode(display=False) as counted:
+        run().backward()
+    assert counted.get_total_flops() == 55 * mt.plan(config, 1e6, length=11).flops_per_token
+
+
+def test_operations_with_checkpointing():
+    config = decoder(norm_first=True)
+    model, run = build(config)
+    for module in model.modules():
+        if isinstance(module, mt.ScaledDotProductAttention):
+            module.backend = "reference"
+    for layer in model.decoder.layers:
+        layer.forward = lambda *x, again=layer.forward: checkpoint(again, *x, use_reentrant=False)
+    with (
+        set_checkpoint_early_stop(False),
+        fast.disabled(),
+        FlopCounterMode(display=False) as counted,
+    ):
+        run().backward()
+    settings = {"tokens": 55, "length": 11, "utilisation": 1.0}
+    plain, again = mt.plan(config, **settings), mt.plan(config, **settings, checkpointing=True)
+    assert again.flops == plain.flops
+    assert counted.get_total_flops() == pytest.approx(plain.flops * again.seconds / plain.seconds)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
+def test_states_are_those_of_a_real_model(precision):
+    config = decoder(norm_first=True)
+    model, run = build(config)
+    masters = list(model.parameters())
+    if precision == "mixed":  # as engines do it: Adam steps float32 copies of 16-bit weights
+        masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
+        model.bfloat16()
+    run().backward()
+    own = {x.untyped_storage().data_ptr() for x in model.parameters()}
+    optimiser = torch.optim.AdamW(masters)
+    for master, parameter in zip(masters, model.parameters(), strict=True):
+        master.grad = parameter.grad.to(master.dtype)
+    gradients = sum(p.grad.nbytes for p in model.parameters())
+    optimiser.step()
+    state = [x for p in masters for name, x in optimiser.state[p].items() if name != "step"]
+    state += [x for x in masters if x.untyped_storage().data_ptr() not in own]
+    memory = mt.plan(config, 1e6, precision=precision).memory
+    assert memory["parameters"] == sum(p.nbytes for p in model.parameters())
+    assert memory["gradients"] == gradients
+    assert memory["optimiser"] == sum(x.nbytes for x in state)
+
+
+@each_config
+def test_activations_are_what_autograd_keeps(config):
+    """But for a few numbers a position, see `counting`."""
+    model, run = build(config)
+    memory = mt.plan(config, 1e6, precision="float32", batch_size=5, length=11).memory
+    # The CPU's RMS norm, which is not one kernel, keeps its result before the gain too.
+    inputs = []
+    for module in model.modules():
+        if isinstance(module, mt.RMSNorm):
+            module.register_forward_hook(lambda m, args, y: inputs.append(y.nbytes))
+    measured = saved_bytes(model, run) - sum(inputs)
+    if config.positional_encoding == "alibi":
+        measured -= 3 * 4 * (5 * 4 * 11 * 11)  # the CPU has no fused attention with a bias
+    few = 55 * 4 * (26 + 8 * 4 + 22)  # norms' means and deviations, sums of weights, ids, masks
+    expected = memory["activations"] + memory["logits"] / 2  # that are kept; half is gradient
+    assert expected <= measured <= expected + few
+
+
+@pytest.mark.parametrize(
+    ("b", "t", "options"),
+    [
+        (2, 150, {"d_model": 96, "num_heads": 6, "d_ff": 384, "norm_first": True}),
+        (7, 64, {"d_model": 160, "num_heads": 5, "d_ff": 300, "activation": "gelu"}),
+        (1, 333, {"d_model": 128, "num_heads": 8, "d_ff": 512, "activation": "swiglu"}),
+    ],
+)
+def test_activations_of_wider_models(b, t, options):
+    config = mt.TransformerConfig.decoder_only(211, num_layers=4, dropout=0.0, **options)
+    model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    ids = torch.randint(1, 211, (b, t), generator=torch.Generator().manual_seed(0))
+    memory = mt.plan(config, 1e6, precision="float32", batch_size=b, length=t).memory
+    measured = saved_bytes(model, lambda: model.loss(ids, ids))
+    expected = memory["activations"] + memory["logits"] / 2
+    assert measured == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("fast_way", [True, False])
+@pytest.mark.parametrize(("b", "t"), [(4, 190), (3, 257)])
+def test_total_is_a_bound_of_the_peak(b, t, fast_way):
+    config = mt.TransformerConfig.decoder_only(
+        211, num_layers=5, d_model=96, num_heads=6, d_ff=400, dropout=0.0, norm_first=True
+    )
+    model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    ids = torch.randint(1, 211, (b, t), generator=torch.Generator().manual_seed(0))
+    memory = mt.plan(config, 1e6, precision="float32", batch_size=b, length=t).memory
+    with nullcontext() if fast_way else fast.disabled(), PeakMemory() as measured:
+        model.loss(ids, ids).backward()
+    most = memory["total"] - memory["parameters"] - memory["optimiser"]  # which are there before
+    assert memory["activations"] < measured.peak < most
+    assert measured.peak > 0.85 * most
+
+
+def test_what_checkpointing_leaves():
+    config = decoder(norm_first=True)
+    model, run = build(config)
+    for layer in model.decoder.layers:
+        layer.forward = lambda *x, again=layer.forward: checkpoint(again, *x, use_reentrant=False)
+    options = {"precision": "float32", "batch_size": 5, "length": 11}
+    memory = mt.plan(config, 1e6, **options, checkpointing=True).memory
+    inside = 55 * 4 * counts_of(config).layers[0].saved  # computed again in the backward pass
+    expected = memory["activations"] - inside + memory["logits"] / 2
+    assert saved_bytes(model, run) == pytest.approx(expected, rel=0.05)
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def test_time_and_cost_follow():
+    device = mt.Hardware("mine", 100e12, 10e12, 16e9, 4.0)
+    made = mt.plan(2_000_000_000, 5e9, 3, device, utilisation=0.25)
+    assert made.flops == 6 * 2e9 * 5e9
+    assert made.seconds == pytest.approx(6e19 / (3 * 25e12))
+    assert made.days == pytest.approx(made.seconds / 86_400)
+    assert made.gpu_hours == pytest.approx(3 * made.seconds / 3600)
+    assert made.cost == pytest.approx(4 * made.gpu_hours)
+    slow = mt.plan(2_000_000_000, 5e9, 3, device, utilisation=0.25, precision="float32")
+    assert slow.seconds == pytest.approx(10 * made.seconds)
+
+
+def test_a_number_has_no_activations():
+    made = mt.plan(7_000_000_000, 1e12)
+    assert list(made.memory) == ["parameters", "gradients", "optimiser", "total"]
+    assert made.memory["total"] == 16 * 7e9
+    assert not made.fits
+    assert "does not fit" in str(made)
+    assert mt.plan(7e9, 1e12, checkpointing=True).seconds == pytest.approx(made.seconds * 4 / 3)
+
+
+def test_shards_are_shares_and_layers_are_gathered():
+    config = LlamaConfig()
+    whole = mt.plan(config, 1e12, 64).memory
+    shared = mt.plan(config, 1e12, 64, sharding="fsdp").memory
+    for kind in ("parameters", "gradients", "optimiser"):
+        assert shared[kind] == whole[kind] / 64
+    assert shared["activations"] == whole["activations"]
+    layer = counts_of(config).layers[0].parameters
+    table = 2 * 32_000 * 4096 + 4096
+    assert shared["gathered"] == 2 * (2 * layer + table) + 2 * table
+    assert "gathered" not in mt.plan(config, 1e12, 1, sharding="fsdp").memory
+
+
+def test_dropout_keeps_a_byte_for_each_decision():
+    plain, dropping = (mt.plan(decoder(dropout=p), 1e6, length=11).memory for p in (0.0, 0.1))
+    decisions = 24 * (1 + 2 * 3)  # embedded tokens, and two sub-layers in each of three layers
+    assert dropping["activations"] - plain["activations"] == 11 * decisions
+
+
+def test_table_names_every_assumption():
+    shown = str(mt.plan(decoder(), 3e6, 5, mt.HARDWARE["H100"], sharding="fsdp"))
+    for assumption in ("3e+06", "5 H100", "3 dollars", "40%", "989", "1 of 1024", "mixed", "fsdp"):
+        assert assumption in shown
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"config": "large"}, TypeError, "got str"),
+        ({"config": True}, TypeError, "got bool"),
+        ({"config": BERTConfig()}, TypeError, "got BERTConfig"),
+        ({"config": 0}, ValueError, "config must be at least 1, got 0"),
+        ({"tokens": 0}, ValueError, "tokens must be above 0, got 0"),
+        ({"tokens": float("nan")}, ValueError, "tokens must be above 0, got nan"),
+        ({"gpus": 0}, ValueError, "gpus must be at least 1, got 0"),
+        ({"gpus": 2.5}, TypeError, "gpus must be of type int, got float"),
+        ({"hardware": "A100"}, TypeError, "hardware must be of type Hardware, got str"),
+        ({"utilisation": 40}, ValueError, "utilisation must be above 0 and at most 1, got 40"),
+        ({"batch_size": -3}, ValueError, "batch_size must be at least 1, got -3"),
+        ({"length": 0}, ValueError, "length must be at least 1, got 0"),
+        ({"length": 1025}, ValueError, "length must be at most max_len=1024, got 1025"),
+        ({"precision": "float8"}, ValueError, "one of .'float32', 'mixed'., got 'float8'"),
+        ({"sharding": "ddp"}, ValueError, "sharding must be 'none' or 'fsdp', got 'ddp'"),
+    ],
+)
+def test_what_makes_no_plan_is_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        mt.plan(**{"config": decoder(), "tokens": 1e6, **change})
+
+
+def test_alibi_has_no_longest_row():
+    config = decoder(positional_encoding="alibi")
+    assert mt.plan(config, 1e6, length=5000).length == 5000
+
+
+@pytest.mark.parametrize("field", ["flops", "flops_float32", "memory"])
+def test_hardware_without_numbers_is_refused(field):
+    with pytest.raises(ValueError, match=f"{field} must be above 0, got -1.0"):
+        replace(mt.HARDWARE["A100"], **{field: -1.0})
+    with pytest.raises(ValueError, match=r"price must be at least 0, got -2\.0"):
+        replace(mt.HARDWARE["A100"], price=-2.0)
+    with pytest.raises(TypeError, match="memory must be float, got None"):
+        replace(mt.HARDWARE["A100"], memory=None)
