@@ -26,7 +26,7 @@ from minitransformer import (
     exact_match,
     number_words,
 )
-from minitransformer.__main__ import new_trainer
+from minitransformer.tasks.jobs import JOBS
 
 SCHEMES = ("sinusoidal", "learned", "rotary", "alibi", "none")
 SPLITS = ("held_out", "composition", "longer")
@@ -46,7 +46,7 @@ def main() -> None:
     print("scheme      seed  minutes  " + "  ".join(f"{name:>11}" for name in COLUMNS))
     runs: dict[str, list[list[float]]] = {scheme: [] for scheme in SCHEMES}
     for seed in args.seeds:
-        main_job = new_trainer(TrainingConfig(steps=args.steps, seed=seed))
+        main_job = JOBS["number-words"].new_trainer(TrainingConfig(steps=args.steps, seed=seed))
         for scheme in SCHEMES:
             start = time.perf_counter()
             trainer = with_scheme(main_job, scheme, device)

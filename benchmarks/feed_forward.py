@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer import Trainer, TrainingConfig, Transformer, exact_match, number_words
-from minitransformer.__main__ import new_trainer
+from minitransformer.tasks.jobs import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 NO_NETWORKS = ("encoder", "decoder")
@@ -56,7 +56,7 @@ def main() -> None:
     for seed in args.seeds:
         warmup_steps = min(TrainingConfig.warmup_steps, args.steps // 2)
         config = TrainingConfig(steps=args.steps, warmup_steps=warmup_steps, seed=seed)
-        first = new_trainer(config)
+        first = JOBS["number-words"].new_trainer(config)
         splits, tokenizers = number_words(seed), tuple(first.tokenizers.values())
         for name, (without, changes) in VARIANTS.items():
             shape = replace(first.model.config, **changes)

@@ -10,7 +10,7 @@ import time
 import torch
 
 from minitransformer import TrainingConfig, exact_match, number_words
-from minitransformer.__main__ import new_trainer
+from minitransformer.tasks.jobs import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 
@@ -22,7 +22,7 @@ def main() -> None:
     print(f"device {device}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print("seed  parameters  steps  minutes  " + "  ".join(f"{name:>11}" for name in SPLITS))
     for seed in seeds:
-        trainer = new_trainer(TrainingConfig(seed=seed), device)
+        trainer = JOBS["number-words"].new_trainer(TrainingConfig(seed=seed), device)
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         start = time.perf_counter()
         trainer.fit(progress=sys.stderr.isatty())

@@ -24,7 +24,7 @@ from minitransformer import (
     epoch_batches,
     number_words,
 )
-from minitransformer.__main__ import new_trainer
+from minitransformer.tasks.jobs import JOBS
 from minitransformer.trainer import Trainer
 
 Head = tuple[str, int]
@@ -40,7 +40,9 @@ def main() -> None:
     print(f"device {device}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     for seed in args.seeds:
         start = time.perf_counter()
-        trainer = new_trainer(TrainingConfig(steps=args.steps, seed=seed), device)
+        trainer = JOBS["number-words"].new_trainer(
+            TrainingConfig(steps=args.steps, seed=seed), device
+        )
         trainer.fit(progress=sys.stderr.isatty())
         report(trainer, seed)
         print(f"seed {seed}: {(time.perf_counter() - start) / 60:.1f} minutes\n", flush=True)

@@ -24,7 +24,6 @@ import peers
 import torch
 from torch import nn
 
-import minitransformer.__main__ as main_job
 from minitransformer import (
     Trainer,
     TrainingConfig,
@@ -33,6 +32,7 @@ from minitransformer import (
     grammar_sentences,
     number_words,
 )
+from minitransformer.tasks.jobs import JOBS
 
 EVERY = 50  # steps between two judgements
 OURS, TORCHS = "ours", "torch.nn"
@@ -51,7 +51,7 @@ def as_ours(model: nn.Module, like: Transformer) -> Transformer:
 
 def number_words_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:
     """The trainer of chapter 9, its judge, and the goal."""
-    trainer = main_job.new_trainer(TrainingConfig(seed=seed))
+    trainer = JOBS["number-words"].new_trainer(TrainingConfig(seed=seed))
     pairs, tokenizers = number_words(seed)["held_out"], trainer.tokenizers.values()
     return trainer, lambda model: exact_match(model, pairs, *tokenizers), 0.995
 

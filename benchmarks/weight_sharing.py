@@ -22,7 +22,7 @@ from minitransformer import (
     exact_match,
     number_words,
 )
-from minitransformer.__main__ import new_trainer
+from minitransformer.tasks.jobs import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 VOCAB_SIZE = 380  # 5 special tokens, 256 bytes, 119 merges for both languages
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"sharing    seed  parameters  steps  minutes  last loss  {names}")
     for seed in seeds:
         config = TrainingConfig(seed=seed)
-        shape = new_trainer(config).model.config
+        shape = JOBS["number-words"].new_trainer(config).model.config
         splits = number_words(seed)
         texts = (text for pair in splits["train"] for text in pair)
         tokenizer = BPETokenizer.train(texts, VOCAB_SIZE)

@@ -60,47 +60,42 @@ Each module keeps what a chapter of the book builds, as plainly as the chapter s
 beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
 and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
 relatives, whose published weights `published` and `tokenizers` read; `efficient_attention` has
-attentions for long texts; `export` writes a trained model for other engines.
+attentions for long texts; `export` writes a trained model for other engines; `parallel` trains on
+many processes.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
 | `tokenization` | 1 | text to integers: characters, words |
-| `byte_pair_encoding` | 1 | tokens learned by merging pairs of bytes |
-| `wordpiece` | 1 | tokens learned by merging pairs of characters |
-| `merging` | 1 | the loops that learn and apply merges |
-| `tokenizer_file` | 1 | the file of a tokenizer |
+| `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
+| `merging`, `tokenizer_file` | 1 | the loops that learn and apply merges; a tokenizer's file |
 | `embeddings` | 2 | token embedding, output projection |
-| `positional_encoding` | 3 | sinusoidal, learned, ALiBi |
-| `rotary` | 3 | rotary positions |
+| `positional_encoding`, `rotary` | 3 | sinusoidal, learned, ALiBi; rotary positions |
 | `attention` | 4 | masks, scaled dot-product attention |
 | `checks` | 3, 4, 9 | what does not fit together is refused |
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
-| `dropout` | 7 | dropout |
-| `layer_norm` | 7 | layer normalisation, residual connections |
+| `dropout`, `layer_norm` | 7 | dropout; layer normalisation, residual connections |
 | `encoder_decoder` | 8 | layers and their stacks |
-| `config` | 8 | the configuration of a model |
-| `transformer` | 8 | the whole model |
-| `data` | 9 | examples and batches |
-| `training` | 9 | loss, schedules, settings |
+| `config`, `transformer` | 8 | the configuration of a model; the whole model |
+| `data`, `training` | 9 | examples and batches; loss, schedules, settings |
 | `trainer` | 9 | the training loop |
-| `checkpoint` | 9 | saving a training, to go on with it |
-| `files` | 9 | files that are whole or not there, with checksums |
-| `pretrained`, `model_card` | 9 | saving a model for others, as on the Hugging Face Hub |
-| `as_configured` | 9 | whether a model comes back as it was saved |
-| `decoder_only` | 10 | the model without encoder |
+| `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
+| `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
+| `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
-| `sampling` | 10 | temperature, top-k, top-p, min-p |
-| `logits_processors` | 10 | penalties on repetition, forbidden tokens |
+| `sampling`, `logits_processors` | 10 | temperature, top-k, top-p; penalties, forbidden tokens |
 | `beam_search` | 10 | beam search |
 | `inference` | 10 | translating and writing with a trained model |
-| `language_model` | 10 | training a decoder-only model on text |
+| `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
+| `planner`, `counting` | 18 | what a training takes: operations, memory, time, money |
 | `plotting` | all | the figures |
 | `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
 | `efficient_attention` | 15 | a room: attention in blocks, by patterns, linear; smaller caches |
+| `exercises` | 17 | a room: faults that raise no error |
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `published`, `tokenizers` | | rooms: what their files hold |
+| `parallel` | | a room: training on many processes, by PyTorch's engine |
 | `export` | | a room: to CTranslate2, ONNX, torch.export and transformers |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
 
@@ -110,6 +105,7 @@ Masks are boolean and True means "may attend", everywhere.
 from minitransformer import efficient_attention as efficient_attention
 from minitransformer import export as export
 from minitransformer import models as models
+from minitransformer import parallel as parallel
 from minitransformer.attention import (
     ScaledDotProductAttention,
     SelfAttention,
@@ -132,6 +128,7 @@ from minitransformer.data import (
 )
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import KVCache
+from minitransformer.diagnosis import Diagnosis, Finding, diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
@@ -161,6 +158,7 @@ from minitransformer.logits_processors import (
     suppress_tokens,
 )
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.planner import HARDWARE, Hardware, Plan, plan
 from minitransformer.plotting import (
     plot_attention,
     plot_attention_grid,
@@ -201,6 +199,7 @@ from minitransformer.wordpiece import WordPieceTokenizer
 __version__ = "0.1.0"
 
 __all__ = [
+    "HARDWARE",
     "HELD_OUT_PAIRS",
     "ALiBi",
     "BPETokenizer",
@@ -209,11 +208,14 @@ __all__ = [
     "Decoder",
     "DecoderLayer",
     "DecoderOnlyTransformer",
+    "Diagnosis",
     "Dropout",
     "Encoder",
     "EncoderLayer",
     "Example",
     "FeedForward",
+    "Finding",
+    "Hardware",
     "KVCache",
     "LanguageModelTrainer",
     "LayerNorm",
@@ -222,6 +224,7 @@ __all__ = [
     "OutputProjection",
     "PackedMask",
     "Packing",
+    "Plan",
     "RMSNorm",
     "ResidualConnection",
     "RotaryPositionalEncoding",
@@ -248,6 +251,7 @@ __all__ = [
     "complete",
     "corrupt_spans",
     "cosine_schedule",
+    "diagnose",
     "draw_spans",
     "encode_pairs",
     "epoch_batches",
@@ -271,6 +275,7 @@ __all__ = [
     "occurrence_penalty",
     "pad_rows",
     "padding_mask",
+    "plan",
     "plot_attention",
     "plot_attention_grid",
     "plot_history",

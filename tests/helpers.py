@@ -22,6 +22,7 @@ from minitransformer import (
     pad_rows,
 )
 from minitransformer.export.torch_export import OLDEST_TORCH
+from minitransformer.tasks.jobs import LONGER, Job, words
 
 SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]])
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]])
@@ -106,6 +107,16 @@ def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):
     model = Transformer(config, torch.Generator().manual_seed(0))
     settings = {"batch_size": 4, "warmup_steps": 2, "seed": 5} | settings
     return Trainer(model, PAIRS, src, tgt, TrainingConfig(steps=steps, **settings))
+
+
+SMALL_JOB = Job(
+    lambda seed: dict.fromkeys(("train", "held_out", "composition", "longer"), PAIRS),
+    words,
+    model={"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "d_ff": 20, "max_len": 64},
+    measured=("held_out", "composition", "longer"),
+    remark=LONGER,
+)
+"""What the command line trains, with a few letters instead of numbers, and a model to match."""
 
 
 def torch_norm(ours):

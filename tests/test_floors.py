@@ -15,7 +15,7 @@ LONGEST = 300  # lines; a longer module is two ideas
 A_DOZEN = 12  # modules beside `__init__`; a room with more is two rooms
 
 FLOORS = [
-    {"checks", "files", "published"},
+    {"case", "checks", "exercises", "files", "parallel.processes", "published"},
     {
         "attention",
         "beam_search",
@@ -59,6 +59,7 @@ FLOORS = [
     },
     {
         "efficient_attention",
+        "laws",
         "models.assembly",
         "models.lora",
         "models.patch_embedding",
@@ -70,13 +71,21 @@ FLOORS = [
         "as_configured",
         "byte_pair_encoding",
         "config",
+        "diagnosis",
         "encoder_decoder",
         "fast.attention",
         "published.llama_config",
         "tasks.noun_phrases",
     },
-    {"fast.single_position", "model_card", "models.t5_layers", "wordpiece"},
-    {"pretrained", "tokenizers.pre_tokenization"},
+    {
+        "counting",
+        "fast.single_position",
+        "model_card",
+        "models.t5_layers",
+        "parallel.layers",
+        "wordpiece",
+    },
+    {"planner", "pretrained", "tokenizers.pre_tokenization"},
     {
         "published.weights",
         "tokenizers.special_tokens",
@@ -107,9 +116,11 @@ FLOORS = [
     {"export.ctranslate2", "export.hugging_face", "export.torch_export"},
     {"export.onnx"},
     {"export"},
-    {"inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
+    {"exercises.faults", "inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
     {"tasks.text_to_text", "trainer"},
-    {"language_model"},
+    {"language_model", "parallel.checkpoints", "parallel.parts", "tasks.jobs"},
+    {"parallel.token_file", "parallel.trainer"},
+    {"parallel"},
     {"__init__"},
     {"__main__"},
 ]
@@ -119,9 +130,11 @@ THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
 """Whose `loss` and `generate` take the fast way, which the models look for when called."""
 ROOMS = (
     "efficient_attention",
+    "exercises",
     "export",
     "fast",
     "models",
+    "parallel",
     "published",
     "tasks",
     "tokenizers",

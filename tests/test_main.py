@@ -3,15 +3,25 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from shutil import rmtree
 
 import pytest
 import torch
-from helpers import PAIRS, can_export, copying_trainer
+from helpers import SMALL_JOB, TEXTS, can_export, copying_trainer
 
 import minitransformer.__main__ as command_line
-from minitransformer import TrainingConfig, load_checkpoint, number_words
+from minitransformer import (
+    TrainingConfig,
+    grammar_sentences,
+    load_checkpoint,
+    load_language_model,
+    number_words,
+    parallel,
+)
 from minitransformer.__main__ import main
 from minitransformer.export import folder as folder_of_exports
+from minitransformer.tasks import jobs
 
 pytestmark = pytest.mark.slow
 
@@ -28,15 +38,7 @@ def checkpoint(tmp_path, trained):
 @pytest.fixture
 def small_job(monkeypatch):
     """The main job with a few letters instead of numbers, and a model to match."""
-
-    def new_trainer(config, device):
-        trainer = copying_trainer(6, dropout=0.1)
-        trainer.config = config
-        return trainer
-
-    splits = dict.fromkeys(("train", "held_out", "composition", "longer"), PAIRS)
-    monkeypatch.setattr(command_line, "new_trainer", new_trainer)
-    monkeypatch.setattr(command_line, "number_words", lambda seed: splits)
+    monkeypatch.setitem(command_line.JOBS, "number-words", SMALL_JOB)
 
 
 def fails(capsys, *arguments):
@@ -244,13 +246,58 @@ def test_missing_folder_is_refused_before_any_training(capsys, tmp_path, monkeyp
     ids=lambda x: type(x).__name__,
 )
 def test_whatever_stops_training_is_told_in_a_line(monkeypatch, tmp_path, error, message):
-    def new_trainer(*_):
+    def splits(seed):
         raise error
 
-    monkeypatch.setattr(command_line, "new_trainer", new_trainer)
+    monkeypatch.setitem(command_line.JOBS, "number-words", replace(SMALL_JOB, splits=splits))
     with pytest.raises(SystemExit) as caught:
         main(["train", "--checkpoint", str(tmp_path / "model.safetensors")])
     assert caught.value.code.startswith(message)
+
+
+# --- tokens
+
+
+def test_tokens_of_files_train_a_language_model(capsys, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text("\n\n".join([*TEXTS, name] * 4))
+    paths = [str(tmp_path / name) for name in ("one", "two", "tokens", "model.safetensors")]
+    main(["tokens", *paths[:2], "--to", paths[2], "--vocab-size", "262"])
+    number = len(parallel.TokenFile(paths[2]).tokens)
+    assert capsys.readouterr().out == f"{paths[2]}: {number} tokens of a vocabulary of 262\n"
+    options = ["--steps", str(STEPS), "--checkpoint", paths[3], "--device", "cpu"]
+    main(["train", "--tokens", paths[2], *options])
+    assert capsys.readouterr().out == f"trained {STEPS} steps; saved to {paths[3]}\n"
+    _, tokenizer = load_language_model(paths[3])
+    assert tokenizer.vocab_size == 262
+    history = load_checkpoint(paths[3])[1]["history"]
+    assert history[-1]["loss"] < history[0]["loss"] / 2
+    rmtree(tmp_path / "model.shares")  # the file alone is enough to go on from
+    main(["train", "--tokens", paths[2], *options])
+    assert f"{paths[3]}: going on after step {STEPS} of {STEPS}" in capsys.readouterr().out
+    assert load_checkpoint(paths[3])[1]["history"] == history
+
+
+def test_tokenizer_of_a_file_is_taken(capsys, tmp_path, trained):
+    trained.tokenizers["src"].save(tmp_path / "tokenizer.json")
+    (tmp_path / "text").write_text("a b\n\nc")
+    arguments = [tmp_path / "text", "--to", tmp_path / "to"]
+    main(["tokens", *map(str, [*arguments, "--tokenizer", tmp_path / "tokenizer.json"])])
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'to'}: 7 tokens of a vocabulary of")
+    assert "is there already" in fails(capsys, "tokens", *arguments)
+
+
+@pytest.mark.usefixtures("small_job")
+def test_parallel_without_torchrun_is_one_process(capsys, tmp_path):
+    path = tmp_path / "model.safetensors"
+    options = ["--steps", str(STEPS), "--checkpoint", str(path), "--device", "cpu"]
+    main(["train", *options, "--parallel", "ddp", "--parts", "2", "--recompute"])
+    assert capsys.readouterr().out.startswith(f"trained {STEPS} steps; saved to {path}\n")
+    _, state = load_checkpoint(path)
+    assert (state["step"], state["parts"]) == (STEPS, 2)
+    path.unlink()
+    main(["train", *options])  # also without saying so it goes on from the shares
+    assert load_checkpoint(path)[1] == state
 
 
 # --- as a program
@@ -283,16 +330,40 @@ def test_module_runs_as_a_program(tmp_path):
     )
 
 
-def test_new_trainer_holds_the_main_job(monkeypatch):
-    few = number_words(4, num_train=300, num_held_out=5)
-    seeds = []
-    monkeypatch.setattr(command_line, "number_words", lambda seed: seeds.append(seed) or few)
+@pytest.mark.parametrize("name", command_line.JOBS)
+def test_job_begins_the_same_from_a_seed(name):
+    seeds, few = [], {"train": number_words(4, num_train=300, num_held_out=5)["train"]}
+    job = replace(command_line.JOBS[name], splits=lambda seed: seeds.append(seed) or few)
+    config = TrainingConfig(**(job.settings | {"seed": 4}))
     torch.manual_seed(1)
-    trainer = command_line.new_trainer(TrainingConfig(seed=4))
+    trainer = job.new_trainer(config)
     torch.manual_seed(2)
-    again = command_line.new_trainer(TrainingConfig(seed=4))
+    again = job.new_trainer(config)
     assert seeds == [4, 4]
     assert len(trainer.examples) == 300
-    assert trainer.tokenizers["tgt"].vocab_size == command_line.TGT_VOCAB_SIZE
+    assert trainer.train_step(trainer.examples[:2])["loss"] > 0
+    again.train_step(again.examples[:2])
     for parameter, same in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(parameter, same)
+
+
+def test_jobs_have_the_splits_that_they_measure(monkeypatch):
+    monkeypatch.setattr(
+        jobs,
+        "grammar_sentences",
+        lambda seed, num_train: grammar_sentences(seed, num_train=3, num_held_out=2),
+    )
+    for job in (command_line.JOBS["number-words"], command_line.JOBS["grammar"]):
+        assert list(job.splits(0)) == ["train", *job.measured]
+
+
+def test_task_trains_with_its_own_settings(capsys, tmp_path, monkeypatch):
+    job = replace(SMALL_JOB, settings=command_line.JOBS["grammar"].settings, measured=(), remark="")
+    monkeypatch.setitem(command_line.JOBS, "grammar", job)
+    monkeypatch.chdir(tmp_path)
+    main(["train", "--task", "grammar", "--steps", str(STEPS), "--device", "cpu"])
+    assert capsys.readouterr().out == f"trained {STEPS} steps; saved to grammar.safetensors\n"
+    config = load_checkpoint("grammar.safetensors")[1]["training"]
+    assert (config["batch_size"], config["label_smoothing"]) == (96, 0.0)
+    main(["translate", "c a", "--checkpoint", "grammar.safetensors", "--device", "cpu"])
+    assert capsys.readouterr().out.endswith("\n")

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import importlib
 import inspect
 import re
 import sys
@@ -12,15 +13,26 @@ import pytest
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-ROOMS = ("efficient_attention", "export", "fast", "models", "published", "tasks", "tokenizers")
+ROOMS = (
+    "efficient_attention",
+    "exercises",
+    "export",
+    "fast",
+    "models",
+    "parallel",
+    "published",
+    "tasks",
+    "tokenizers",
+)
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
-MODULES = [sys.modules[name] for name in NAMES]
+MODULES = [importlib.import_module(name) for name in NAMES]
 PLACES = {
     "package": mt,
     "models": mt.models,
     "efficient_attention": mt.efficient_attention,
     "export": mt.export,
+    "parallel": mt.parallel,
 }
 PUBLIC = [name for place in PLACES.values() for name in place.__all__]
 OBJECTS = {name: getattr(place, name) for place in PLACES.values() for name in place.__all__}
@@ -76,6 +88,7 @@ def test_name_is_explained(name):
         "minitransformer.plotting",
         "minitransformer.export.",
         "minitransformer.fast.",
+        "minitransformer.parallel.",
         "minitransformer.tokenizers.",
     )
     if not module.startswith(built_in_none):

@@ -25,6 +25,7 @@ PLACES = (
     minitransformer.models,
     minitransformer.efficient_attention,
     minitransformer.export,
+    minitransformer.parallel,
 )
 """Where one finds what is public."""
 PUBLIC = {

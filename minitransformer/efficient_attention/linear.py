@@ -260,11 +260,14 @@ def delta_rule(
             )
     key = F.normalize(key, dim=-1)
     state = key.new_zeros(*key.shape[:-2], key.size(-1), value.size(-1))
+    gates = (strength,) if decay is None else (strength, decay)
+    # All are cut at once: an index for each position would make n gradients of n positions each.
+    rows = [x[..., None, :].unbind(-3) for x in (query, key, value)]
+    rows += [gate[..., None, None].unbind(-3) for gate in gates]
     outputs = []
-    for n in range(key.size(-2)):
-        if decay is not None:
-            state = state * decay[..., n, None, None]
-        k, v = key[..., n, :, None], value[..., n, None, :]
-        state = state + k * strength[..., n, None, None] * (v - k.mT @ state)
-        outputs.append(query[..., n, None, :] @ state)
+    for q, k, v, write, *fade in zip(*rows, strict=True):
+        if fade:
+            state = state * fade[0]
+        state = state + k.mT * write * (v - k @ state)
+        outputs.append(q @ state)
     return torch.cat(outputs, dim=-2)

@@ -14,8 +14,8 @@ from helpers import assert_same, small_model
 import live_model
 import minitransformer as mt
 from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_model, to_graph, write
-from minitransformer.__main__ import new_trainer
 from minitransformer.data import TextPair
+from minitransformer.tasks.jobs import JOBS
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def test_graph_of_the_page_computes_the_same(name, src_len, tgt_len):
 
 
 def test_tokenizers_of_the_page_are_those_of_training():
-    trainer = new_trainer(mt.TrainingConfig())
+    trainer = JOBS["number-words"].new_trainer(mt.TrainingConfig())
     model, *tokenizers = translator("number_words")
     assert model.config == trainer.model.config
     for ours, theirs in zip(tokenizers, trainer.tokenizers.values(), strict=True):

@@ -176,3 +176,59 @@ def test_offsets_and_words(theirs):
     assert covered.replace(" ", "") == text.replace(" ", "")
     assert encoded.word_ids[0] == 0
     assert encoded.word_ids[-1] == 1
+
+
+# --- words in a list, names, marks, pairs
+
+
+@pytest.fixture
+def cut_finely():
+    """WordPiece that knows few words."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = ["[PAD]", "[UNK]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=30, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(["fun games", "fun, played"], trainer)
+    return tokenizer
+
+
+def test_words_in_a_list_are_still_cut(cut_finely):
+    as_words = cut_finely.encode(["games,", "fun"], is_pretokenized=True)
+    assert len(as_words) > 2
+    assert set(as_words.word_ids) == {0, 1}
+    assert set(cut_finely.encode("games, fun").word_ids) == {0, 1, 2}  # the comma is a "word"
+    again = cut_finely.encode(as_words.tokens, is_pretokenized=True)
+    assert again.tokens != as_words.tokens
+
+
+def test_names_are_looked_up_and_not_cut(theirs, ours):
+    assert theirs.token_to_id("fünf") is None
+    assert theirs.token_to_id("fÃ¼nf") == theirs.encode("fünf").ids[0] == ours.encode("fünf")[0]
+
+
+def test_decoding_drops_what_is_marked(cut_finely):
+    cut_finely.add_tokens(["plain"])
+    cut_finely.add_special_tokens(["marked"])
+    ids = [cut_finely.token_to_id(token) for token in ("[UNK]", "plain", "marked")]
+    assert cut_finely.decode(ids) == "plain"
+    assert cut_finely.decode(ids, skip_special_tokens=False) == "[UNK] plain marked"
+
+
+@pytest.mark.parametrize(("lengths", "kept"), [((4, 20), [4, 9]), ((20, 4), [9, 4])])
+def test_longest_first(cut_finely, lengths, kept):
+    cut_finely.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]",
+        pair="$A [SEP] $B [SEP] [SEP]",
+        special_tokens=[("[SEP]", cut_finely.token_to_id("[SEP]"))],
+    )
+    cut_finely.enable_truncation(16)
+    encoded = cut_finely.encode(*(" ".join("," * length) for length in lengths))
+    assert len(encoded) == 16
+    by_sequence = [encoded.sequence_ids.count(side) for side in (0, 1)]
+    assert by_sequence == kept
+
+
+@pytest.mark.parametrize("no_text", [None, float("nan"), 7, "\ud800"])
+def test_what_is_no_text_is_refused(cut_finely, no_text):
+    with pytest.raises(TypeError, match="Text"):
+        cut_finely.encode_batch([no_text])

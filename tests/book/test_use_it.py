@@ -76,7 +76,7 @@ def test_readme_has_the_commands_of_the_page():
     assert COMMANDS[0] in readme
     (compare,) = (line for line in readme if line.startswith(COMPARE))
     assert shlex.split(compare)[2:] == [exports[0].split()[4], *(e.split()[-1] for e in exports)]
-    assert parser().parse_args(["train"]).checkpoint == Path(exports[0].split()[4])
+    assert parser().parse_args(["translate", "one"]).checkpoint == Path(exports[0].split()[4])
 
 
 def test_engines_answer_as_the_checkpoint(exported, monkeypatch, capsys):

@@ -79,20 +79,20 @@ def test_interval_is_student_s(program):
 @pytest.mark.parametrize(
     ("seconds", "size", "mask", "fits"),
     [
-        ((0.1, 0.4), 1e6, 0.1, True),
-        ((0.1, 0.6), 1e6, 0.1, False),  # 2.4 seconds
-        ((0.1, 0.9), 1e6, 0.1, False),
-        ((0.45, 0.9), 1e6, 0.1, True),  # it only doubles
-        ((0.1, 0.2), 8e8, 0.1, False),  # 1.6 GB
-        ((0.1, 0.2), 1e6, 6.0, False),  # 24 seconds for the mask
+        ((0.05, 0.2), 1e6, 0.1, True),
+        ((0.05, 0.3), 1e6, 0.1, False),  # 1.2 budgets
+        ((0.05, 0.45), 1e6, 0.1, False),
+        ((0.23, 0.45), 1e6, 0.1, True),  # it only doubles
+        ((0.05, 0.1), 8e8, 0.1, False),  # 1.6 GB
+        ((0.05, 0.1), 1e6, 3.0, False),  # 12 budgets for the mask
     ],
 )
 def test_methods_stop_at_the_budgets(program, seconds, size, mask, fits):
-    the_map = program.Map({}, lambda: None, program.LENGTHS)
+    the_map, budget = program.Map({}, lambda: None, program.LENGTHS), program.BUDGET_SECONDS
     row = {
-        "seconds": {"256": [seconds[0]], "512": [seconds[1]]},
+        "seconds": {"256": [seconds[0] * budget], "512": [seconds[1] * budget]},
         "bytes": {"256": size / 2, "512": size},
-        "mask_seconds": {"512": mask},
+        "mask_seconds": {"512": mask * budget},
     }
     assert the_map.fits(row, 1024) == fits
     assert not the_map.fits(row, 2048)  # the length before was not measured

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from helpers import assert_same, randn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from minitransformer import causal_mask, scaled_dot_product_attention
 from minitransformer.efficient_attention import (
@@ -125,6 +127,28 @@ def test_delta_rule_equals_its_loop(gated):
                 old = state.T @ k
                 state = state + strength[b, h, n] * torch.outer(k, value[b, h, n] - old)
                 assert_same(output[b, h, n], state.T @ query[b, h, n], 1e-12)
+
+
+class Made(TorchDispatchMode):
+    """Adds up the elements of all that operations return."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.numbers += sum(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor))
+        return result
+
+
+def test_gradients_of_the_delta_rule_cost_n_and_not_its_square():
+    made = []
+    for n in (40, 80):
+        tensors = [randn(n, E, seed=s, grad=True) for s in (1, 2, 3)]
+        strength, decay = (randn(n, seed=s, grad=True) for s in (4, 5))
+        with Made() as counting:
+            delta_rule(*tensors, strength, decay).sum().backward()
+        made.append(counting.numbers)
+    assert made[1] / made[0] < 2.1
 
 
 def test_delta_rule_replaces_where_sums_only_add():

@@ -339,6 +339,22 @@ def test_word_of_the_glossary_leads_there(page, site):
     expect(page.locator("dt:target")).to_be_in_viewport()
 
 
+def test_questions_are_narrowed_by_words(page, site):
+    page.goto(f"{site}/chapters/questions.html")
+    questions = page.locator("#questions-people-ask section li")
+    everything = questions.count()
+    expect(page.locator("#question-count")).to_have_text(f"{everything} questions")
+    page.get_by_label("Words of your question").fill("padding NaN")
+    shown = questions.filter(visible=True)
+    assert 0 < shown.count() < everything / 20
+    texts = [text.lower() for text in shown.all_inner_texts()]
+    assert all("padding" in text and "nan" in text for text in texts)
+    found = f"{len(texts)} of {everything} questions"
+    expect(page.locator("#question-count")).to_have_text(found)
+    page.get_by_label("Words of your question").fill("")
+    expect(shown).to_have_count(everything)
+
+
 def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
     root = urlsplit(repository.pages_url()).path
     missing = []
