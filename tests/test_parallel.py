@@ -174,8 +174,12 @@ def test_recomputed_layer_drops_the_same_elements():
 @pytest.mark.skipif(which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_generated_code_computes_the_same():
-    """PyTorch's own code for a layer; among several processes the layers are traced only."""
+def test_generated_code_computes_the_same(tmp_path, monkeypatch):
+    """PyTorch's own code for a layer; among several processes the layers are traced only.
+
+    PyTorch keeps that code for later runs, also for those that may use less of the processor.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     plain, trainer = letters_trainer(dropout=0.0), letters_trainer(dropout=0.0)
     with join_processes() as processes:
         ParallelTrainer(trainer, processes, compiled=True).fit(until=1, progress=False)
