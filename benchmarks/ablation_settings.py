@@ -196,8 +196,9 @@ CHANGES: dict[str, Callable[[Any, torch.Generator], None]] = {
 
 
 def deep(encoder: int, decoder: int) -> dict[str, Any]:
-    """So many layers on either side."""
-    return {"num_encoder_layers": encoder, "num_decoder_layers": decoder}
+    """So many layers on either side, of which the baseline has two."""
+    layers = {"num_encoder_layers": encoder, "num_decoder_layers": decoder}
+    return {name: number for name, number in layers.items() if number != MODEL[name]}
 
 
 def batches(task: str, sizes: dict[int, int]) -> list[Setting]:

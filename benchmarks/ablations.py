@@ -383,10 +383,10 @@ def look(model: Any, task: Task, step: int, writes: bool) -> dict[str, float]:
 def train(run: Run) -> dict[str, Any]:
     """One run from its beginning to its end; the row of the file."""
     task = task_of(run)
-    begun = time.process_time()
     model = new_model(run, task)
     config = mt.TrainingConfig(**configured(run)["training"])
     trainer = (EncodedText if run.task == "text" else EncodedPairs)(model, task, config)
+    begun = time.process_time()  # a program's first optimizer takes seconds to import
     looks: list[dict[str, float]] = []
     outcome = "ended"
     for part, writes in LOOKS.items():
