@@ -21,6 +21,7 @@ one would have it.
 
 import argparse
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -181,6 +182,11 @@ def report(rows: Rows, tasks: Sequence[str], factors: Sequence[str]) -> str:
     hours = sum(row["cpu_seconds"] for row in rows.values()) / 3600
     ended = sum(row["outcome"] == "ended" for row in rows.values())
     parts.append(f"{len(rows)} runs, of which {ended} ended, in {hours:.2f} CPU hours.")
+    made = Counter(
+        ", ".join(f"{name} {row['made'][name]}" for name in ("torch", "processor", "instructions"))
+        for row in rows.values()
+    )
+    parts.append("\n".join(f"- {number} with {what}" for what, number in made.items()))
     return "\n\n".join(parts)
 
 

@@ -9,6 +9,8 @@ python benchmarks/ablations.py --list                 what remains; trains nothi
 
 Stop it when you like: what is done stands in `ablations.jsonl`, and the same command goes on. The
 baselines come first, at three rates, then one factor after the other in the order of importance.
+What this machine cannot train, it leaves out and says why: "text" where Python's documents are
+fewer than the baseline learns from, or others than those of the rows that are there.
 
 - Rates. A comparison at one rate misleads. Each setting is trained at half, once and twice the
   baseline's peak on two seeds of their own (`SELECTION_SEEDS`). Where the lowest mean of held-out
@@ -28,7 +30,7 @@ Each line of the file is one run, an object:
 - task, factor, setting, seed: what it is; rate: a multiple of the baseline's peak.
 - changes: what the setting changes, as `Setting` names it.
 - plan: a fingerprint of the baseline and the changes. Lines of another plan do not count.
-- texts: a fingerprint of what was learned from and measured on.
+- texts: a fingerprint of what the baseline learns from and is measured on.
 - parameters: how many numbers are trained.
 - unigram: the entropy, nats a token.
 - outcome: "ended", "stopped" (hopeless) or "not finite".
@@ -95,6 +97,10 @@ class Run:
         return self.task, self.setting.name, self.rate, self.seed
 
 
+class UnfitError(Exception):
+    """This machine has not the texts of a task; the message says why."""
+
+
 Rows = dict[tuple[str, str, float, int], dict[str, Any]]
 
 
@@ -122,9 +128,9 @@ def read(path: Path) -> Rows:
         for task in BASELINES
         for setting in [BASELINE, *(s for f in FACTORS for s in settings_of(task, f))]
     }
-    content = path.read_text(encoding="utf-8") if path.exists() else ""
+    content = path.read_bytes() if path.exists() else b""
     rows: Rows = {}
-    for number, line in enumerate(content.split("\n")[:-1], start=1):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line)
             key = row["task"], row["setting"], row["rate"], row["seed"]
@@ -180,13 +186,15 @@ def schedule(rows: Rows, only: Sequence[str] = ()) -> Iterator[Run]:
     for task in BASELINES:
         for seed in SEEDS:
             yield from (Run(task, BASELINE, rate, seed) for rate in RATES)
+        yield from selection(rows, task, BASELINE)
+        best = best_rate(rows, task, BASELINE.name)
+        yield from (Run(task, BASELINE, best, seed) for seed in SEEDS)
     for factor in only or FACTORS:
         for task in BASELINES:
-            settings = settings_of(task, factor)
             if factor == BASELINE.factor:
-                settings = [BASELINE]
                 for seed in SEEDS:
                     yield from (Run(task, BASELINE, rate, seed) for rate in FURTHER.values())
+            settings = settings_of(task, factor)
             for setting in settings:
                 yield from selection(rows, task, setting)
             for seed in SEEDS:
@@ -277,7 +285,7 @@ def translation(task: str, seed: int, size: int, held_out: int, pieces: int, joi
         references,
         sum(len(pair.tgt) for pair in references),
         entropy([token for example in examples for token in example.tgt[1:]]),
-        fingerprint([text for pair in [*pairs[:size], *references] for text in pair]),
+        fingerprint([text for pair in [*pairs[:usual], *references] for text in pair]),
     )
 
 
@@ -287,9 +295,10 @@ def prose(size: int, pieces: int, context_length: int) -> Task:
     usual = BASELINES["text"]["data"]["size"]
     train, held_out = since_2017.split(since_2017.documents(int(1.2 * usual)))
     if sum(map(len, train)) < usual:
-        raise ValueError(f"this Python has fewer than {usual} characters of documents")
+        raise UnfitError(f"this Python has fewer than {usual} characters of documents")
     tokenizer = mt.BPETokenizer.train(train, pieces)
-    texts = ["\n\n".join(train)[:size]]
+    whole = "\n\n".join(train)[:usual]
+    texts = [whole[:size]]
     stream = mt.token_stream(texts, tokenizer)
     rest = mt.token_stream(held_out, tokenizer)
     rest = F.pad(rest, (0, -(len(rest) - 1) % context_length))
@@ -302,7 +311,7 @@ def prose(size: int, pieces: int, context_length: int) -> Task:
         [],
         sum(map(len, held_out)),
         entropy(stream[1:].tolist()),
-        fingerprint([*texts, *held_out]),
+        fingerprint([whole, *held_out]),
     )
 
 
@@ -460,6 +469,18 @@ def show(rows: Rows, only: Sequence[str]) -> None:
         print(f"at the mean so far, {missing.total() * hours / len(rows):.1f} hours")
 
 
+def check_texts(run: Run, rows: Rows) -> None:
+    """Refuse a run that could not be paired with those that are there.
+
+    Raises:
+        UnfitError: if its texts are others than those of the same task and seed.
+    """
+    found = task_of(run).fingerprint
+    before = {row["texts"] for key, row in rows.items() if (key[0], key[3]) == (run.task, run.seed)}
+    if before - {found}:
+        raise UnfitError(f"the rows that are there are of other texts: {before.pop()}, not {found}")
+
+
 def main() -> None:
     """Train what is missing, or say what that is."""
     parser = argparse.ArgumentParser(description="what matters: one thing changed at a time")
@@ -474,12 +495,20 @@ def main() -> None:
     with locked(args.out):
         mend(args.out)
         rows = read(args.out)
+        left_out: set[str] = set()
         for run in schedule(rows, args.only):
-            if run.key not in rows:
-                rows[run.key] = row = train(run)
-                append(args.out, row)
-                last = row["looks"][-1] if row["looks"] else {}
-                print(*run.key, row["outcome"], last, f"{row['cpu_seconds']:.0f} s", flush=True)
+            if run.key in rows or run.task in left_out:
+                continue
+            try:
+                check_texts(run, rows)
+            except UnfitError as reason:
+                print(f"{run.task} is left out: {reason}", flush=True)
+                left_out.add(run.task)
+                continue
+            rows[run.key] = row = train(run)
+            append(args.out, row)
+            last = row["looks"][-1] if row["looks"] else {}
+            print(*run.key, row["outcome"], last, f"{row['cpu_seconds']:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ def fake_row(program, run, loss):
         "plan": program.plan_of(run.task, run.setting),
         "outcome": "ended" if math.isfinite(loss) else "stopped",
         "looks": looks,
+        "texts": "the same",
         "fast": True,
+        "made": {"torch": "2", "processor": "one", "instructions": "AVX2"},
         "cpu_seconds": 1.0,
     }
 
@@ -184,7 +186,7 @@ def test_baselines_come_first_then_factors_with_their_selection(settings, progra
     first = [
         (task, "baseline", rate, seed)
         for task in settings.BASELINES
-        for seed in seeds
+        for seed in (*seeds, *further)
         for rate in (1.0, 0.5, 2.0)
     ]
     assert keys[: len(first)] == first
@@ -250,9 +252,11 @@ def interrupted_after(program, monkeypatch, out, count):
         calls.append(run.key)
         if len(calls) > count:
             raise KeyboardInterrupt
-        return fake_row(program, run, (len(run.setting.name) * run.rate + run.seed) % 7)
+        row = fake_row(program, run, (len(run.setting.name) * run.rate + run.seed) % 7)
+        return row | {"factor": "a × b"}
 
     monkeypatch.setattr(program, "train", train)
+    monkeypatch.setattr(program, "check_texts", lambda run, rows: None)
     monkeypatch.setattr(sys, "argv", ["a", "--only", "heads", "--out", str(out)])
     try:
         program.main()
@@ -265,7 +269,7 @@ def test_what_was_interrupted_and_torn_ends_as_what_was_not(program, tmp_path, m
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     assert interrupted_after(program, monkeypatch, whole, 10**6)
     lines = whole.read_bytes().splitlines(keepends=True)
-    for count, kept in ((7, -1), (50, 30), (60, 1)):
+    for count, kept in ((7, -1), (50, 30), (60, lines[-1].index("×".encode()) + 1)):
         interrupted_after(program, monkeypatch, torn, count)
         content = torn.read_bytes()
         last = content.rfind(b"\n", 0, -1) + 1
@@ -289,7 +293,7 @@ def test_a_file_of_one_torn_line_is_empty(program, tmp_path):
 def test_other_damage_is_no_torn_line(settings, program, tmp_path):
     out = tmp_path / "rows.jsonl"
     out.write_text('{"task": \n{}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1, is no run: '{\"task\": '"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1, is no run: b'{\"task\": '"):
         program.read(out)
 
 
@@ -310,6 +314,27 @@ def test_two_do_not_write_one_file(program, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["a", "--out", str(out)])
     with locked(out), pytest.raises(ValueError, match="being written"):
         program.main()
+
+
+def test_a_task_of_other_texts_is_left_out(settings, program, tmp_path, monkeypatch, capsys, tiny):
+    out = tmp_path / "rows.jsonl"
+    runs = [program.Run("number-words", settings.BASELINE, 1.0, seed) for seed in (0, 1, 2)]
+    program.append(out, fake_row(program, runs[1], 1.0))
+    further = program.Run("number-words", settings.BASELINE, 2.0, 1)
+    monkeypatch.setattr(program, "schedule", lambda rows, only: iter([*runs[:2], further, runs[2]]))
+    monkeypatch.setattr(program, "train", lambda run: fake_row(program, run, 1.0))
+    monkeypatch.setattr(sys, "argv", ["a", "--out", str(out)])
+    program.main()
+    assert [key[3] for key in program.read(out)] == [1, 0]
+    said = "number-words is left out: the rows that are there are of other texts: the same, not "
+    assert said in capsys.readouterr().out
+
+
+def test_text_is_left_out_where_there_is_too_little(settings, program, monkeypatch):
+    monkeypatch.setattr(program.since_2017, "documents", lambda size: ["a b"] * 40)
+    program.prose.cache_clear()
+    with pytest.raises(program.UnfitError, match="fewer than 800000 characters"):
+        program.check_texts(program.Run("text", settings.BASELINE, 1.0, 0), {})
 
 
 def test_stored_rows_are_of_this_program(program):
@@ -434,11 +459,10 @@ def test_report_of_made_up_rows(settings, program, table):
         return 3 + run.seed + cost + abs(math.log2(run.rate / best))
 
     post_norm, same = named(settings, "post-norm"), "{0} [{0}, {0}]*".format
-    rows = done_by(program, loss, ["norm", "warm-up", settings.DEEP])
-    cells = table.line(rows, "text", post_norm)
+    rows = done_by(program, loss, ["learning rate", "norm", "warm-up", settings.DEEP])
+    fewer = {key: row for key, row in rows.items() if key != ("text", "post-norm", 2.0, 101)}
+    cells = table.line(fewer, "text", post_norm)
     assert cells == ["post-norm", same("+2.000"), "?", "–", "–", "–", "–", "×1.0"]
-    # The baseline's best rate is found with a factor of its own.
-    rows |= done_by(program, loss, ["learning rate"])
     cells = table.line(rows, "text", post_norm)
     one = same("+1.000")
     assert cells[1:6] == [same("+2.000"), "×2", one, one, "+0.0 [+0.0, +0.0]"]
@@ -449,4 +473,5 @@ def test_report_of_made_up_rows(settings, program, table):
     assert "## text\n\nThe baseline; ×1 is 0.008. its best rate is ×1" in text
     assert f"| post-norm, no warm-up | {one} |" in text
     number = len(rows)
+    assert text.endswith(f"\n\n- {number} with torch 2, processor one, instructions AVX2")
     assert f"{number} runs, of which {number} ended, in {number / 3600:.2f} CPU hours." in text
