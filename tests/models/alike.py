@@ -79,13 +79,14 @@ def assert_same_gradients(
         assert_close(grad, torch.zeros_like(grad) if expected is None else expected, tolerance)
 
 
-def assert_reads_back(
-    ours: Any, theirs: Any, run: Callable[[Any], Tensor], folder: Path, tolerance: float = 0.0
-) -> None:
-    """What ours saves is theirs again for `transformers`, and bit by bit the same for us."""
+def assert_reads_back(ours: Any, theirs: Any, run: Callable[[Any], Tensor], folder: Path) -> None:
+    """What ours saves is theirs again for `transformers`, and bit by bit the same for us.
+
+    Outputs may differ by rounding: some processors multiply otherwise where weights lie elsewhere.
+    """
     ours.save_pretrained(folder)
     again = type(theirs).from_pretrained(folder, dtype=next(theirs.parameters()).dtype).eval()
-    assert_close(run(again), run(theirs), tolerance)
+    assert_close(run(again), run(theirs))
     back = type(ours).from_pretrained(folder)
     for (name, found), (other, expected) in zip(
         back.named_parameters(), ours.named_parameters(), strict=True
