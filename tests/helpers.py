@@ -109,6 +109,18 @@ def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):
     return Trainer(model, PAIRS, src, tgt, TrainingConfig(steps=steps, **settings))
 
 
+ROOMS = (
+    "efficient_attention",
+    "exercises",
+    "export",
+    "fast",
+    "models",
+    "parallel",
+    "published",
+    "tasks",
+    "tokenizers",
+)
+"""The folders of the package."""
 SMALL_JOB = Job(
     lambda seed: dict.fromkeys(("train", "held_out", "composition", "longer"), PAIRS),
     words,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOMS
 
 import minitransformer
 
@@ -128,17 +129,6 @@ FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in 
 DOOR = "fast"
 THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
 """Whose `loss` and `generate` take the fast way, which the models look for when called."""
-ROOMS = (
-    "efficient_attention",
-    "exercises",
-    "export",
-    "fast",
-    "models",
-    "parallel",
-    "published",
-    "tasks",
-    "tokenizers",
-)
 BESIDE = {
     ("export", "models"),
     ("export", "published"),

@@ -9,21 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOMS
 
 import minitransformer as mt
 
 PACKAGE = Path(mt.__file__).parent
-ROOMS = (
-    "efficient_attention",
-    "exercises",
-    "export",
-    "fast",
-    "models",
-    "parallel",
-    "published",
-    "tasks",
-    "tokenizers",
-)
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
 MODULES = [importlib.import_module(name) for name in NAMES]
