@@ -133,6 +133,25 @@ def no_attention_scale(model: Any, generator: torch.Generator) -> None:
         part.norm_q, part.norm_k = Scaled(math.sqrt(part.d_k)), nn.Identity()
 
 
+def dropout_inside(model: Any, generator: torch.Generator) -> None:
+    """Also drop attention weights and inner units, as the paper's code does since version 2."""
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            part.attention.dropout = 0.1
+        elif isinstance(part, FeedForward):
+            part.dropout.p = 0.1
+
+
+def sines_then_cosines(model: Any, generator: torch.Generator) -> None:
+    """The table of the paper's code: sines in one half, cosines in the other, 10000 reached."""
+    table = model.positions.table
+    length, width = table.shape
+    half = width // 2
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    angle = position * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
+    table.copy_(torch.cat([angle.sin(), angle.cos()], dim=1))
+
+
 def embeddings_times(power: float) -> Callable[[Any, torch.Generator], None]:
     """Multiply rows of embeddings by this power of d instead of its root."""
 
@@ -185,6 +204,8 @@ CHANGES: dict[str, Callable[[Any, torch.Generator], None]] = {
     "no final norm": no_final_norm,
     "norm of queries and keys": norm_of_queries_and_keys,
     "no attention scale": no_attention_scale,
+    "dropout inside": dropout_inside,
+    "sines, then cosines": sines_then_cosines,
     "embeddings times 1": embeddings_times(0.0),
     "embeddings times d": embeddings_times(1.0),
     "PyTorch's start": torch_start,
@@ -281,6 +302,10 @@ SINGLE = [
         tasks=("grammar",),
     ),
     Setting("no attention scale", "attention scale", change="no attention scale"),
+    # What the paper leaves open, or its code decides otherwise: the page on departures.
+    Setting("no attention biases", "details", {"attention_bias": False}),
+    Setting("dropout inside too", "details", change="dropout inside"),
+    Setting("sines, then cosines", "details", change="sines, then cosines"),
     Setting("PyTorch's start", "start", change="PyTorch's start"),
     Setting("normal start, 0.02", "start", change="normal, 0.02"),
     Setting("normal start, 0.07", "start", change="normal, 0.07"),
@@ -353,6 +378,7 @@ FACTORS = [
     "start",
     "batch size",
     "vocabulary",
+    "details",
     SPARSE,
 ]
 """In the order of importance, in which they are trained."""

@@ -151,10 +151,15 @@ def test_each_setting_changes_exactly_what_it_names(settings, program, task):
             assert {k for k in options if options[k] != usual[2][k]} == setting.data.keys()
             if setting.change:  # what no configuration shows is seen in what is computed
                 config_alone = settings.Setting(setting.name, factor, setting.model)
-                assert not torch.allclose(logits, made(config_alone)[3]) or (
-                    setting.change == "relative"  # whose biases start at 0
-                    and model.decoder.layers[-1].self_attention.position_bias
-                )
+                last = model.decoder.layers[-1]
+                if setting.change == "relative":  # whose biases start at 0
+                    assert last.self_attention.position_bias
+                elif setting.change == "dropout inside":  # and only while training
+                    assert (
+                        last.self_attention.attention.dropout == last.feed_forward.dropout.p == 0.1
+                    )
+                else:
+                    assert not torch.allclose(logits, made(config_alone)[3])
 
 
 def test_joined_settings_are_their_parts(settings):
