@@ -191,9 +191,10 @@ def interpreter(place: Place) -> str:
 def stages(place: Place, only: str, names: list[str]) -> Iterator[Stage]:
     """Yield what runs in a place: the tests, then the chapters of these names, or all."""
     tests, chapters = check.tests(), check.chapters(names, lax=not place.is_ours)
-    if not place.is_ours:  # the book's tests need its versions, and old libraries warn
-        package = ["minitransformer", "tests", "--ignore=tests/book"]
-        tests.command += [*package, "-W", "default", "--disable-warnings"]
+    if place.capability or not place.is_ours:  # texts need no processor, but the book's versions
+        tests.command += ["minitransformer", "tests", "--ignore=tests/book"]
+    if not place.is_ours:  # old libraries warn
+        tests.command += ["-W", "default", "--disable-warnings"]
     for stage in (tests, chapters):
         if only in ("", stage.name):
             stage.name = f"{place.name} {stage.name}"
