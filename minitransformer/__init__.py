@@ -79,7 +79,8 @@ many processes.
 | `encoder_decoder` | 8 | layers and their stacks |
 | `config`, `transformer` | 8 | the configuration of a model; the whole model |
 | `data`, `training` | 9 | examples and batches; loss, schedules, settings |
-| `trainer` | 9 | the training loop |
+| `trainer`, `optimizers` | 9 | the training loop; which parameter is treated how |
+| `evaluation` | 9 | measuring on what was held out, and ending by it |
 | `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
 | `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
@@ -125,6 +126,7 @@ from minitransformer.data import (
     collate,
     encode_pairs,
     epoch_batches,
+    token_batches,
 )
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import KVCache
@@ -132,6 +134,7 @@ from minitransformer.diagnosis import Diagnosis, Finding, diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.evaluation import EarlyStopping, exact_match, held_out_loss
 from minitransformer.fast.cross_entropy import linear_cross_entropy
 from minitransformer.fast.packing import PackedMask, Packing
 from minitransformer.feed_forward import FeedForward
@@ -144,13 +147,7 @@ from minitransformer.language_model import (
     stream_batches,
     token_stream,
 )
-from minitransformer.layer_norm import (
-    LayerNorm,
-    ResidualConnection,
-    RMSNorm,
-    layer_norm,
-    rms_norm,
-)
+from minitransformer.layer_norm import LayerNorm, ResidualConnection, RMSNorm, layer_norm, rms_norm
 from minitransformer.logits_processors import (
     no_repeat_ngrams,
     occurrence_penalty,
@@ -158,6 +155,7 @@ from minitransformer.logits_processors import (
     suppress_tokens,
 )
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.optimizers import new_optimizer, parameter_rules
 from minitransformer.planner import HARDWARE, Hardware, Plan, plan
 from minitransformer.plotting import (
     plot_attention,
@@ -180,17 +178,13 @@ from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
 from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans, restore_spans
 from minitransformer.tasks.text_to_text import text_to_text
-from minitransformer.tokenization import (
-    CharacterTokenizer,
-    Tokenizer,
-    WordTokenizer,
-    pad_rows,
-)
-from minitransformer.trainer import Trainer, exact_match
+from minitransformer.tokenization import CharacterTokenizer, Tokenizer, WordTokenizer, pad_rows
+from minitransformer.trainer import Trainer
 from minitransformer.training import (
     TrainingConfig,
     cosine_schedule,
     label_smoothing_loss,
+    linear_schedule,
     noam_schedule,
 )
 from minitransformer.transformer import Transformer
@@ -210,6 +204,7 @@ __all__ = [
     "DecoderOnlyTransformer",
     "Diagnosis",
     "Dropout",
+    "EarlyStopping",
     "Encoder",
     "EncoderLayer",
     "Example",
@@ -258,15 +253,18 @@ __all__ = [
     "exact_match",
     "generate",
     "grammar_sentences",
+    "held_out_loss",
     "label_smoothing_loss",
     "layer_norm",
     "length_penalty",
     "linear_cross_entropy",
+    "linear_schedule",
     "load_checkpoint",
     "load_language_model",
     "load_translator",
     "min_p_filter",
     "multi30k",
+    "new_optimizer",
     "next_token_probs",
     "no_repeat_ngrams",
     "noam_schedule",
@@ -275,6 +273,7 @@ __all__ = [
     "occurrence_penalty",
     "pad_rows",
     "padding_mask",
+    "parameter_rules",
     "plan",
     "plot_attention",
     "plot_attention_grid",
@@ -291,6 +290,7 @@ __all__ = [
     "stream_batches",
     "suppress_tokens",
     "text_to_text",
+    "token_batches",
     "token_stream",
     "top_k_filter",
     "top_p_filter",

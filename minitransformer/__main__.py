@@ -22,10 +22,11 @@ from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_model, load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.evaluation import exact_match
 from minitransformer.inference import translate
 from minitransformer.tasks.jobs import JOBS
 from minitransformer.tokenization import Tokenizer
-from minitransformer.trainer import Trainer, exact_match
+from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 
 ENGINES: dict[str, Callable[..., None]] = {
@@ -49,7 +50,7 @@ def train(args: argparse.Namespace) -> None:
     else:
         trainer = begun_trainer(args, args.device)
         trainer.fit(checkpoint=args.checkpoint)
-        model, tokenizers = trainer.model, trainer.tokenizers
+        model, tokenizers = trainer.averaged(), trainer.tokenizers
     if model is None:  # another process has it
         return
     print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")

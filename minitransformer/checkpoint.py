@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from minitransformer.files import locked, read_tensors, replacing, write_tensors
 from minitransformer.pretrained import (
     check_tokenizers,
     local_folder,
+    named_weights,
     read_config,
     read_tokenizers,
 )
@@ -143,14 +145,40 @@ def fingerprint(texts: Sequence[Any]) -> str:
     return f"{len(texts)} texts, {digest[:12]}"
 
 
+def state_of(trainer: Any) -> dict[str, Any]:
+    """What a checkpoint has of a trainer beside tensors, as JSON can hold it."""
+    weights = named_weights(trainer.model)
+    return {
+        "model": asdict(trainer.model.config),
+        "tokenizers": {side: t.to_dict() for side, t in trainer.tokenizers.items()},
+        "training": asdict(trainer.config),
+        "data": fingerprint(trainer.texts),
+        "step": trainer.step,
+        "history": trainer.history,
+        "frozen": [name for name, weight in weights.items() if not weight.requires_grad],
+    }
+
+
+def tensors_of(trainer: Any) -> dict[str, Tensor]:
+    """The tensors of a checkpoint: weights, what the optimiser knows of them, their averages."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in named_weights(trainer.model).items():  # a tied one once
+        tensors[f"model.{name}"] = parameter.detach()
+        for key, value in trainer.optimizer.state[parameter].items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    return tensors | {f"average.{name}": mean for name, mean in trainer.average.items()}
+
+
 def rebuild(
-    tensors: dict[str, Tensor], state: dict[str, Any], device: torch.device | str
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    device: torch.device | str,
+    prefix: str = "model.",
 ) -> tuple[Any, dict[str, Tokenizer]]:
-    """The model and tokenizers of a loaded checkpoint."""
+    """The model and tokenizers of a loaded checkpoint; its weights, or with "average." theirs."""
     if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
         raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
     config = TransformerConfig(**state["model"])
-    prefix = "model."
     weights = {k.removeprefix(prefix): w for k, w in tensors.items() if k.startswith(prefix)}
     model = kind_of(config).with_weights(config, weights, device)
     for name in state.get("frozen", ()):
@@ -170,7 +198,9 @@ def load_model(
 ) -> tuple[Any, dict[str, Tokenizer]]:
     """The model and tokenizers of a checkpoint, or of a folder or Hub name of a model."""
     if Path(path).is_file() or Path(path).suffix == ".safetensors":
-        return rebuild(*load_checkpoint(path), device)
+        tensors, state = load_checkpoint(path)
+        averaged = any(name.startswith("average.") for name in tensors)
+        return rebuild(tensors, state, device, "average." if averaged else "model.")
     folder = local_folder(path)
     _, config = read_config(folder)  # a class of the user's own is loaded as the package's
     model = kind_of(config).from_folder(folder, config, device)
@@ -183,7 +213,8 @@ def load_translator(
     """Read what `translate` needs: the model and its two tokenizers.
 
     Args:
-        path: what `Trainer.save` wrote; or a folder that `Transformer.save_pretrained` wrote, here
+        path: what `Trainer.save` wrote, of which a training with an average of the weights has
+            that; or a folder that `Transformer.save_pretrained` wrote, here
             or on the Hugging Face Hub.
         device: where to put the model.
 
@@ -202,7 +233,7 @@ def load_translator(
     return model.eval(), tokenizers["src"], tokenizers["tgt"]
 
 
-def as_scores(scores: Any) -> dict[str, float]:
+def as_scores(scores: Any, needed: str | None = None) -> dict[str, float]:
     """What an `evaluate` returned, if the history, which a checkpoint holds, can have it."""
     try:
         scores = {name: float(score) for name, score in scores.items()}
@@ -210,6 +241,8 @@ def as_scores(scores: Any) -> dict[str, float]:
         raise TypeError(f"evaluate must return numbers by name, got {scores!r}") from error
     if taken := sorted(MEASURED & scores.keys()):
         raise ValueError(f"evaluate must not return {taken}, which every step has")
+    if needed is not None and needed not in scores:
+        raise ValueError(f"evaluate must return {needed!r}, which is watched, got {list(scores)}")
     return scores
 
 

@@ -44,6 +44,15 @@ def check_at_least_1(name: str, number: int) -> None:
         raise ValueError(f"{name} must be at least 1, got {number}")
 
 
+def check_schedule(step: int, warmup_steps: int, total_steps: int) -> None:
+    """Raise an error unless a step lies in a training, and its warm-up ends before it does."""
+    if not 1 <= step <= total_steps or not 1 <= warmup_steps < total_steps:
+        raise ValueError(
+            "step must lie between 1 and total_steps and warmup_steps below total_steps, "
+            f"got step={step}, warmup_steps={warmup_steps}, total_steps={total_steps}"
+        )
+
+
 def check_types(config: Any) -> None:
     """Raise an error unless every field of a dataclass is of the type that it is annotated with.
 

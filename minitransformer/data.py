@@ -19,6 +19,8 @@ __all__ = [
     "collate",
     "encode_pairs",
     "epoch_batches",
+    "in_parts",
+    "token_batches",
 ]
 
 
@@ -187,3 +189,102 @@ def epoch_batches(
     ]
     generator.shuffle(batches)
     return batches
+
+
+def positions(example: Example) -> int:
+    """The places that an example takes in its batch: those of its longer side."""
+    return max(len(example.src), len(example.tgt) - 1)  # a target is read without its end
+
+
+def token_batches(
+    examples: Sequence[Example], batch_tokens: int, *, seed: int, epoch: int
+) -> list[list[Example]]:
+    """Deal the examples into batches of at most so many positions, padding included.
+
+    What is counted is rows times the longest row of both sides, which is what memory is needed
+    for. Examples are shuffled, then sorted by length; so only equal lengths are in random order,
+    and a batch is filled until the next example would be too much. Then batches are shuffled.
+    The order is a function of (seed, epoch), and how many batches there are of the lengths alone.
+
+    Args:
+        examples: the training examples.
+        batch_tokens: the most positions in a batch, on either side.
+        seed: the seed of the training run.
+        epoch: which pass over the data.
+
+    Returns:
+        The batches, in the order in which to train on them.
+
+    Raises:
+        ValueError: if there are no examples or one is longer than `batch_tokens`.
+
+    Example:
+        >>> examples = [Example([2], [1, *range(5, 5 + length), 2]) for length in (3, 1, 2, 4, 1)]
+        >>> batches = token_batches(examples, 6, seed=0, epoch=0)
+        >>> sorted([positions(example) for example in batch] for batch in batches)
+        [[2, 2], [3], [4], [5]]
+
+    Built in chapter 9. Paper: section 5.1.
+    """
+    if not examples:
+        raise ValueError("examples must be at least 1, got 0")
+    generator = random.Random(f"batches {seed} {epoch}")
+    order = list(examples)
+    generator.shuffle(order)
+    order.sort(key=lambda e: (positions(e), len(e.src), len(e.tgt)))
+    if positions(order[-1]) > batch_tokens:
+        raise ValueError(
+            f"an example of {positions(order[-1])} positions is longer than "
+            f"batch_tokens={batch_tokens}"
+        )
+    batches: list[list[Example]] = [[]]
+    for example in order:  # the newest one is the longest
+        if (len(batches[-1]) + 1) * positions(example) > batch_tokens:
+            batches.append([])
+        batches[-1].append(example)
+    generator.shuffle(batches)
+    return batches
+
+
+def num_targets(rows: Any, pad_id: int) -> int:
+    """How many tokens of some rows of a batch are to be predicted.
+
+    Example:
+        >>> import torch
+        >>> num_targets([Example([4, 2], [1, 7, 8, 2]), Example([5, 2], [1, 2])], pad_id=0)
+        4
+        >>> num_targets(torch.tensor([[1, 7, 8, 2], [5, 6, 2, 0]]), pad_id=0)
+        5
+    """
+    if isinstance(rows, Tensor):  # of a language model, each with one more than it reads
+        return int((rows[:, 1:] != pad_id).sum())
+    return sum(token != pad_id for example in rows for token in example.tgt[1:])
+
+
+def in_parts(batch: Any, parts: int, pad_id: int = 0) -> list[tuple[Any, float]]:
+    """Deal the rows of a batch in parts, each with its share of the targets.
+
+    The loss of a batch is the mean over its targets, and that of a part over the part's. Of rows
+    of unequal length one part has more targets than another. So each counts as much as it has:
+
+        loss = Σ over parts of (targets of the part / targets of the batch) · loss of the part.
+
+    The mean of the parts' means would be another number.
+
+    Args:
+        batch: examples, or the rows of a language model, (b, n).
+        parts: how many; row i goes to part i mod parts. Those without a row have share 0.
+        pad_id: what is no target.
+
+    Example:
+        >>> short, long = Example([4, 2], [1, 2]), Example([5, 2], [1, 7, 8, 2])
+        >>> [(len(rows), share) for rows, share in in_parts([short, long, short], 2)]
+        [(2, 0.4), (1, 0.6)]
+
+    Built in chapter 9.
+    """
+    if parts == 1:
+        return [(batch, 1.0)]
+    dealt = [batch[part::parts] for part in range(parts)]
+    counts = [num_targets(rows, pad_id) for rows in dealt]
+    return [(rows, count / sum(counts)) for rows, count in zip(dealt, counts, strict=True)]

@@ -121,7 +121,7 @@ class LanguageModelTrainer(Trainer):
     Raises:
         TypeError: if a text is none.
         ValueError: if there are no texts, too few tokens, the context is longer than max_len, or
-            the tokenizer does not fit the model.
+            the tokenizer does not fit the model; if a row is longer than `batch_tokens`.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -156,8 +156,10 @@ class LanguageModelTrainer(Trainer):
 
     def epoch(self, epoch: int) -> list[Tensor]:
         """The batches of one pass over the data; each pass has as many."""
-        size, context, seed = self.config.batch_size, self.config.context_length, self.config.seed
-        return stream_batches(self.stream, size, context, seed=seed, epoch=epoch)
+        config, rows = self.config, self.config.rows_of_text()
+        return stream_batches(
+            self.stream, rows, config.context_length, seed=config.seed, epoch=epoch
+        )
 
     def loss(self, batch: Tensor) -> Tensor:
         """The smoothed loss of a batch, (b, context_length + 1)."""

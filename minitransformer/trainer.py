@@ -6,7 +6,6 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any, Self, cast
 
 import torch
@@ -21,17 +20,28 @@ from minitransformer.checkpoint import (
     rebuild,
     save_checkpoint,
     sole_writer,
+    state_of,
+    tensors_of,
     uninterrupted,
 )
-from minitransformer.data import as_pairs, check_lengths, collate, encode_pairs, epoch_batches
+from minitransformer.data import (
+    as_pairs,
+    check_lengths,
+    collate,
+    encode_pairs,
+    epoch_batches,
+    in_parts,
+    token_batches,
+)
 from minitransformer.dropout import drawing_from
-from minitransformer.inference import translate
-from minitransformer.pretrained import check_tokenizers, named_weights
+from minitransformer.evaluation import EarlyStopping
+from minitransformer.optimizers import copy_with, move_average, new_optimizer
+from minitransformer.pretrained import check_tokenizers
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 
-__all__ = ["Trainer", "exact_match"]
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -77,6 +87,7 @@ class Trainer:
         self.begin(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
         check_lengths(pairs, self.examples, model.max_len)
+        self.epoch(0)  # is there one?
 
     def begin(
         self,
@@ -89,17 +100,13 @@ class Trainer:
         if not texts:
             raise ValueError("there must be at least 1 text to train on, got 0")
         check_tokenizers(model.config, tokenizers)
-        self.model = model
-        self.texts = texts
-        self.tokenizers = tokenizers
-        self.config = config
+        self.model, self.texts = model, texts
+        self.tokenizers, self.config = tokenizers, config
         self.history: list[dict[str, float]] = []
         self.device = next(model.parameters()).device
         self.generator = torch.Generator(self.device)
-        # The paper's betas and epsilon; the learning rate is set before every step.
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
-        )
+        self.optimizer = new_optimizer(model, config)
+        self.average: dict[str, Tensor] = {}  # of the weights, by name, once there is one
 
     @property
     def step(self) -> int:
@@ -108,8 +115,10 @@ class Trainer:
 
     def epoch(self, epoch: int) -> list[Any]:
         """The batches of one pass over the data; each pass has as many."""
-        size, seed = self.config.batch_size, self.config.seed
-        return epoch_batches(self.examples, size, seed=seed, epoch=epoch)
+        config = self.config
+        if config.batch_tokens is not None:
+            return token_batches(self.examples, config.batch_tokens, seed=config.seed, epoch=epoch)
+        return epoch_batches(self.examples, config.batch_size, seed=config.seed, epoch=epoch)
 
     def loss(self, batch: Any) -> Tensor:
         """The smoothed loss of a batch."""
@@ -131,6 +140,7 @@ class Trainer:
         evaluate_every: int = 100,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 50,
+        stopping: EarlyStopping | None = None,
         progress: bool = True,
     ) -> list[dict[str, float]]:
         """Train up to and including step `until`, the configured end when left out.
@@ -142,6 +152,8 @@ class Trainer:
             evaluate_every: steps between two calls.
             checkpoint: file to save to every `checkpoint_every` steps and at the end.
             checkpoint_every: steps between two saves.
+            stopping: when to end before that, and where to keep the best state. The model here
+                is the last one; `resume` and `load_translator` read the best.
             progress: whether to draw a progress bar.
 
         Returns:
@@ -153,7 +165,8 @@ class Trainer:
             OSError: if `checkpoint` cannot be written; what was there before stays.
             TypeError: if `evaluate` returns anything else than numbers by name.
             ValueError: if `evaluate_every` or `checkpoint_every` is below 1, `evaluate` returns
-                a name that every step has, or another training writes to `checkpoint`.
+                a name that every step has, or not the one that `stopping` watches; if another
+                training writes to `checkpoint`, or the best is to go there too.
         """
         from tqdm import tqdm
 
@@ -162,79 +175,88 @@ class Trainer:
                 "evaluate_every and checkpoint_every must be at least 1, "
                 f"got {evaluate_every} and {checkpoint_every}"
             )
+        best, watch = (stopping.best, stopping.watch) if stopping else (None, None)
+        if stopping:
+            stopping.check(evaluate, checkpoint)
         until = self.config.steps if until is None else min(until, self.config.steps)
         cuda_devices = [self.device] if self.device.type == "cuda" else []
         bar = tqdm(initial=self.step, total=until, disable=not progress, unit="step")
-        with sole_writer(checkpoint), bar, torch.random.fork_rng(cuda_devices):
+        with sole_writer(checkpoint), sole_writer(best), bar, torch.random.fork_rng(cuda_devices):
             for batch in self.batches():
                 # First what the last step asks for: where it was interrupted, it is made up for.
-                row, step = self.history[-1] if self.history else {}, self.step
+                row, step, ends = self.history[-1] if self.history else {}, self.step, False
                 due = row.keys() == MEASURED and (step == until or step % evaluate_every == 0)
                 if evaluate and due:
                     self.seed(step)
-                    row |= as_scores(evaluate())
-                if checkpoint and row and (step == until or step % checkpoint_every == 0):
+                    row |= as_scores(evaluate(), watch)
+                if stopping and watch in row:
+                    ends = stopping.ends(self.history)
+                    if best and stopping.best_row(self.history) is row:
+                        self.save(best)
+                ends = ends or step >= until
+                if checkpoint and row and (ends or step % checkpoint_every == 0):
                     self.save(checkpoint)
                 bar.set_postfix({k: f"{v:.3g}" for k, v in row.items() if k != "step"})
-                if step >= until:
+                if ends:
                     break
                 self.train_step(batch)
                 bar.update()
         return self.history
 
-    def seed(self, step: int) -> None:
-        """Everything random from here on is that of a step."""
-        seed = 1_000_003 * self.config.seed + step  # a prime: no two runs share a step's
+    def seed(self, step: int, part: int = 0) -> None:
+        """Everything random from here on is that of a part of a step."""
+        # Primes: no two runs share a step's numbers, and no two parts of a step.
+        seed = 1_000_003 * self.config.seed + step + 1_000_000_007 * part
         self.generator.manual_seed(seed)
         torch.manual_seed(seed)  # for modules of others
 
     def train_step(self, batch: Any) -> dict[str, float]:
-        """One update: forward, loss, backward, clip, step."""
-        step, config = self.step + 1, self.config
+        """One update: forward, loss, backward, in as many parts as configured; clip, step."""
+        config, found = self.config, 0.0
         self.model.train()
-        self.seed(step)
-        bf16 = torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16")
-        with bf16, drawing_from(self.generator, self.model):
-            loss = self.loss(batch)
         self.optimizer.zero_grad()
-        loss.backward()
+        bf16 = torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16")
+        dealt = in_parts(batch, config.accumulate, self.model.config.pad_id)
+        for part, (rows, share) in enumerate(dealt):
+            if share:
+                self.seed(self.step + 1, part)
+                with bf16, drawing_from(self.generator, self.model):
+                    loss = share * self.loss(rows)
+                loss.backward()
+                found += loss.item()
         norm = clip_grad_norm_(self.model.parameters(), config.max_gradient_norm)
-        learning_rate = config.learning_rate(step, self.model.config.d_model)
-        row = {
-            "step": step,
-            "loss": loss.item(),
-            "learning_rate": learning_rate,
-            "gradient_norm": norm.item(),
-        }
-        if not math.isfinite(row["loss"] + row["gradient_norm"]):
+        return self.update(found, norm.item())
+
+    def update(self, loss: float, norm: float) -> dict[str, float]:
+        """Step the optimiser, as loss and gradient are there; the step's row of the history."""
+        step, config = self.step + 1, self.config
+        rate = config.learning_rate(step, self.model.config.d_model)
+        if not math.isfinite(loss + norm):
             raise FloatingPointError(
-                f"step {step}: loss {row['loss']}, gradient norm {row['gradient_norm']}, "
-                f"at learning rate {learning_rate:.2g}; a lower one may help"
+                f"step {step}: loss {loss}, gradient norm {norm}, "
+                f"at learning rate {rate:.2g}; a lower one may help"
             )
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        with uninterrupted():  # Ctrl-C finds an update done and counted, or neither
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        row = {"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
+        with uninterrupted():  # Ctrl-C finds all of it done, or nothing
             self.optimizer.step()
             self.history.append(row)
+            if config.average:
+                move_average(self.average, self.model, config.average, step)
         return row
+
+    def averaged(self) -> Any:
+        """A copy of the model, in evaluation mode, with the average of its weights.
+
+        With β = `config.average` the weights after step i of n count β^(n−i). Without an average
+        they are the model's own.
+        """
+        return copy_with(self.average, self.model).eval()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with everything needed to translate and to go on training."""
-        tensors: dict[str, Tensor] = {}
-        weights = named_weights(self.model)  # a tied one once: no two tensors share memory
-        for name, parameter in weights.items():
-            tensors[f"model.{name}"] = parameter
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"optimizer.{name}.{key}"] = value
-        state = {
-            "model": asdict(self.model.config),
-            "tokenizers": {side: t.to_dict() for side, t in self.tokenizers.items()},
-            "training": asdict(self.config),
-            "data": fingerprint(self.texts),
-            "step": self.step,
-            "history": self.history,
-            "frozen": [name for name, weight in weights.items() if not weight.requires_grad],
-        }
-        save_checkpoint(path, tensors, state)
+        save_checkpoint(path, tensors_of(self), state_of(self))
 
     @classmethod
     def resume(
@@ -267,31 +289,7 @@ class Trainer:
                 for key, value in tensors.items()
                 if key.startswith(prefix)
             }
+            if (key := f"average.{name}") in tensors:
+                trainer.average[name] = tensors[key].to(device)
         trainer.history = state["history"]
         return trainer
-
-
-def exact_match(
-    model: Transformer,
-    pairs: Iterable[tuple[str, str]],
-    src_tokenizer: Tokenizer,
-    tgt_tokenizer: Tokenizer,
-    **options: Any,
-) -> float:
-    """The share of pairs whose translation equals the target, character by character.
-
-    `options` go to `translate`, such as `max_new_tokens`; it is greedy when nothing is said.
-
-    Raises:
-        TypeError: if a pair is not two texts.
-        ValueError: if there are no pairs, or a tokenizer does not fit the model.
-
-    Built in chapter 9.
-    """
-    pairs = as_pairs(pairs)
-    if not pairs:
-        raise ValueError("pairs must hold at least 1 pair, got 0")
-    sources = [pair.src for pair in pairs]
-    translations = translate(model, sources, src_tokenizer, tgt_tokenizer, **options)
-    right = sum(text == pair.tgt for text, pair in zip(translations, pairs, strict=True))
-    return right / len(pairs)

@@ -5,17 +5,18 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_loss, check_types
+from minitransformer.checks import check_loss, check_schedule, check_types
 
 __all__ = [
     "TrainingConfig",
     "cosine_schedule",
     "label_smoothing_loss",
+    "linear_schedule",
     "noam_schedule",
 ]
 
@@ -114,15 +115,37 @@ def cosine_schedule(step: int, *, peak: float, warmup_steps: int, total_steps: i
 
     Built in chapter 9. Source: Loshchilov & Hutter (2017), equation 5, one cycle.
     """
-    if not 1 <= step <= total_steps or not 1 <= warmup_steps < total_steps:
-        raise ValueError(
-            "step must lie between 1 and total_steps and warmup_steps below total_steps, "
-            f"got step={step}, warmup_steps={warmup_steps}, total_steps={total_steps}"
-        )
+    check_schedule(step, warmup_steps, total_steps)
     if step <= warmup_steps:
         return peak * step / warmup_steps
     progress = (step - warmup_steps) / (total_steps + 1 - warmup_steps)
     return peak * (1 + math.cos(math.pi * progress)) / 2
+
+
+def linear_schedule(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
+    """Grow linearly to `peak`, then fall linearly to nearly 0 at the end.
+
+    lr = peak · min(step/warmup, 1 − p), with p = (step − warmup)/(total + 1 − warmup).
+
+    Args:
+        step: the update, counted from 1.
+        peak: the highest learning rate, reached at `warmup_steps`.
+        warmup_steps: length of the growth.
+        total_steps: length of the training, above `warmup_steps`.
+
+    Raises:
+        ValueError: if not 1 ≤ step ≤ total_steps or not 1 ≤ warmup_steps < total_steps.
+
+    Example:
+        >>> options = {"peak": 1.0, "warmup_steps": 2, "total_steps": 5}
+        >>> [linear_schedule(step, **options) for step in range(1, 6)]
+        [0.5, 1.0, 0.75, 0.5, 0.25]
+
+    Built in chapter 9. Source: Devlin et al. (2019), appendix A.2.
+    """
+    check_schedule(step, warmup_steps, total_steps)
+    progress = (step - warmup_steps) / (total_steps + 1 - warmup_steps)
+    return peak * min(step / warmup_steps, 1 - progress)
 
 
 @dataclass(frozen=True)
@@ -132,8 +155,19 @@ class TrainingConfig:
     Args:
         steps: number of updates.
         batch_size: examples in a batch.
+        batch_tokens: instead, the most positions in a batch, padding included: rows times the
+            longest row of both sides (`token_batches`).
+        accumulate: parts that a batch is computed in, one after the other, to need less memory.
+            Their gradients are added up, each weighed by its targets (`in_parts`).
         warmup_steps: updates during which the learning rate grows.
-        peak_learning_rate: where warm-up ends before a cosine fall; None is the paper's schedule.
+        peak_learning_rate: where warm-up ends before the fall; None is the paper's schedule.
+        schedule: how the rate falls from its peak: "cosine" or "linear".
+        optimizer: "adam", the paper's; "adamw", with weight decay; or "muon" for the matrices of
+            the layers, and Adam for the rest (`new_optimizer`).
+        weight_decay: λ: each step takes learning rate · λ of the layers' matrices away. Biases,
+            gains, and the tables of embeddings and output stay out of it (`parameter_rules`).
+        average: β of the moving average of the weights (`Trainer.averaged`), which reaches about
+            1/(1 − β) steps back; 0 keeps none.
         label_smoothing: ε of the loss.
         max_gradient_norm: gradients longer than this are scaled down to it.
         context_length: tokens that a language model sees at once (`LanguageModelTrainer`).
@@ -161,35 +195,73 @@ class TrainingConfig:
     context_length: int = 64
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
+    batch_tokens: int | None = None
+    accumulate: int = 1
+    schedule: Literal["cosine", "linear"] = "cosine"
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    weight_decay: float = 0.0
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "batch_size", "warmup_steps", "context_length"):
-            if getattr(self, name) < 1:
+        whole = ("steps", "batch_size", "warmup_steps", "context_length", "accumulate")
+        for name in (*whole, "batch_tokens"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("peak_learning_rate", "max_gradient_norm"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("peak_learning_rate", "max_gradient_norm", "weight_decay"):
             if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+        for name, known in get_type_hints(type(self)).items():
+            if get_origin(known) is Literal and getattr(self, name) not in get_args(known):
+                listed = " or ".join(map(repr, get_args(known)))
+                raise ValueError(f"{name} must be {listed}, got {getattr(self, name)!r}")
+        for name in ("label_smoothing", "average"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+        if self.peak_learning_rate is None and self.schedule != "cosine":
+            raise ValueError(
+                f"schedule={self.schedule!r} falls from a peak, but peak_learning_rate=None is "
+                "the paper's schedule"
+            )
         if self.peak_learning_rate is not None and self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps must be below steps, got {self.warmup_steps} and {self.steps}"
             )
-        if not 0.0 <= self.label_smoothing < 1.0:
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        if self.weight_decay and self.optimizer == "adam":
             raise ValueError(
-                f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing}"
+                f"optimizer='adam' decays nothing, got weight_decay={self.weight_decay}: "
+                "take optimizer='adamw'"
             )
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision must be 'fp32' or 'bf16', got {self.precision!r}")
 
     def learning_rate(self, step: int, d_model: int) -> float:
         """The learning rate of an update, counted from 1."""
         if self.peak_learning_rate is None:
             return noam_schedule(step, d_model=d_model, warmup_steps=self.warmup_steps)
-        return cosine_schedule(
+        fall = linear_schedule if self.schedule == "linear" else cosine_schedule
+        return fall(
             step,
             peak=self.peak_learning_rate,
             warmup_steps=self.warmup_steps,
             total_steps=self.steps,
         )
+
+    def rows_of_text(self) -> int:
+        """Rows in a batch of a language model, which all have `context_length` tokens.
+
+        Raises:
+            ValueError: if not one of them fits into `batch_tokens`.
+        """
+        if self.batch_tokens is None:
+            return self.batch_size
+        if self.batch_tokens < self.context_length:
+            raise ValueError(
+                f"a row of context_length={self.context_length} tokens is longer than "
+                f"batch_tokens={self.batch_tokens}"
+            )
+        return self.batch_tokens // self.context_length

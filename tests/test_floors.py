@@ -88,6 +88,7 @@ FLOORS = [
     },
     {"planner", "pretrained", "tokenizers.pre_tokenization"},
     {
+        "optimizers",
         "published.weights",
         "tokenizers.special_tokens",
         "tokenizers.tokenizer_folder",
@@ -118,7 +119,8 @@ FLOORS = [
     {"export.onnx"},
     {"export"},
     {"exercises.faults", "inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
-    {"tasks.text_to_text", "trainer"},
+    {"evaluation", "tasks.text_to_text"},
+    {"trainer"},
     {"language_model", "parallel.checkpoints", "parallel.parts", "tasks.jobs"},
     {"parallel.token_file", "parallel.trainer"},
     {"parallel"},

@@ -22,9 +22,10 @@ from many import (
 from torch.torch_version import TorchVersion
 
 from minitransformer import fast
+from minitransformer.data import num_targets
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.layers import compute_again
-from minitransformer.parallel.parts import check_parts, num_targets
+from minitransformer.parallel.parts import check_parts
 
 pytestmark = [pytest.mark.slow, NEEDS_FSDP]
 

@@ -26,41 +26,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.checkpoint import fingerprint, save_checkpoint
+from minitransformer.checkpoint import save_checkpoint, state_of, tensors_of
 from minitransformer.files import locked
 from minitransformer.parallel.processes import Processes
 from minitransformer.pretrained import named_weights
 from minitransformer.trainer import Trainer
+from minitransformer.training import TrainingConfig
 
 __all__ = ["gather"]
 
 KEPT = 2  # checkpoints in a folder: if the last one's disk is damaged, there is one before it
 STATE = "state.json"
-
-
-def state_of(trainer: Trainer, parts: int) -> dict[str, Any]:
-    """What `Trainer.save` has beside tensors, and into how many parts each batch is dealt."""
-    weights = named_weights(trainer.model)
-    return {
-        "model": asdict(trainer.model.config),
-        "tokenizers": {side: t.to_dict() for side, t in trainer.tokenizers.items()},
-        "training": asdict(trainer.config),
-        "data": fingerprint(trainer.texts),
-        "step": trainer.step,
-        "history": trainer.history,
-        "frozen": [name for name, weight in weights.items() if not weight.requires_grad],
-        "parts": parts,
-    }
-
-
-def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
-    """What `Trainer.save` writes, as this process has it."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in named_weights(trainer.model).items():
-        tensors[f"model.{name}"] = parameter.detach()
-        for key, value in trainer.optimizer.state[parameter].items():
-            tensors[f"optimizer.{name}.{key}"] = value
-    return tensors
 
 
 @contextmanager
@@ -138,7 +114,7 @@ def finish(trainer: Trainer, parts: int, unfinished: Path, hashes: list[dict[str
     """Write the state and the checksums of all files, once these are there."""
     files = {name: digest for share in hashes for name, digest in share.items()}
     files[".metadata"] = sha256(unfinished / ".metadata")
-    content = json.dumps({"state": state_of(trainer, parts), "files": files})
+    content = json.dumps({"state": state_of(trainer) | {"parts": parts}, "files": files})
     with open(unfinished / STATE, "w", encoding="utf-8") as file:
         file.write(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}")
         file.flush()
@@ -220,6 +196,8 @@ def load_shares(
             for key, tensor in saved.items()
             if key.startswith(prefix)
         }
+        if f"average.{name}" in saved:
+            trainer.average[name] = torch.zeros_like(parameter, requires_grad=False)
     try:
         load(tensors_of(trainer), checkpoint_id=place)
     except CheckpointException as error:
@@ -242,7 +220,9 @@ def empty_tensors(place: Path, device: str = "cpu") -> dict[str, Tensor]:
 
 def check_state(trainer: Trainer, place: Path, state: dict[str, Any]) -> None:
     """Raise a ValueError if a checkpoint is of another training than the trainer's."""
-    ours = state_of(trainer, parts=0)
+    ours = state_of(trainer)
+    # What was saved before a setting was known has its default.
+    state = state | {"training": asdict(TrainingConfig(**state["training"]))}
     for name in ("model", "training", "data", "tokenizers", "frozen"):
         found, expected = state[name], ours[name]
         if isinstance(found, dict):

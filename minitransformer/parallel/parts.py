@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from minitransformer.trainer import Trainer
+from minitransformer.training import TrainingConfig
 
 
 class LossOf(nn.Module):
@@ -30,17 +31,14 @@ def check_parts(parts: int, count: int) -> None:
         )
 
 
-def num_targets(rows: Any, pad_id: int) -> int:
-    """How many tokens of some rows of a batch are to be predicted.
-
-    Example:
-        >>> import torch
-        >>> from minitransformer.data import Example
-        >>> num_targets([Example([4, 2], [1, 7, 8, 2]), Example([5, 2], [1, 2])], pad_id=0)
-        4
-        >>> num_targets(torch.tensor([[1, 7, 8, 2], [5, 6, 2, 0]]), pad_id=0)
-        5
-    """
-    if isinstance(rows, Tensor):  # of a language model, each with one more than it reads
-        return int((rows[:, 1:] != pad_id).sum())
-    return sum(token != pad_id for example in rows for token in example.tgt[1:])
+def check_recipe(config: TrainingConfig, engine: str, parts: int | None) -> None:
+    """Raise an error unless the engine can train so, in as many parts."""
+    if config.accumulate > 1 and parts not in (None, config.accumulate):
+        raise ValueError(
+            f"the trainer's accumulate={config.accumulate} are the parts, but got parts={parts}"
+        )
+    if config.optimizer == "muon" and engine == "fsdp":
+        raise ValueError(
+            "optimizer='muon' needs whole matrices, of which engine='fsdp' leaves each process a "
+            "share; take engine='ddp'"
+        )

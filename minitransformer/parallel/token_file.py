@@ -193,7 +193,11 @@ class TokenFileTrainer(LanguageModelTrainer):
 
     def epoch(self, epoch: int) -> Any:
         """The batches of one pass over the data, those of `stream_batches`."""
-        size, context, seed = self.config.batch_size, self.config.context_length, self.config.seed
+        size, context, seed = (
+            self.config.rows_of_text(),
+            self.config.context_length,
+            self.config.seed,
+        )
         tokens = self.file.tokens
         num_rows = (len(tokens) - context) // context
         if num_rows < 1:

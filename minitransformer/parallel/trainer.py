@@ -4,7 +4,6 @@ Papers: "PyTorch Distributed: Experiences on Accelerating Data Parallel Training
 "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (Zhao et al., 2023).
 """
 
-import math
 import os
 import signal
 import threading
@@ -19,8 +18,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import fingerprint, uninterrupted
+from minitransformer.checkpoint import fingerprint
+from minitransformer.data import in_parts
 from minitransformer.dropout import drawing_from
+from minitransformer.optimizers import new_optimizer
 from minitransformer.parallel.checkpoints import (
     check_state,
     checkpoints_in,
@@ -30,14 +31,13 @@ from minitransformer.parallel.checkpoints import (
     sole_training,
 )
 from minitransformer.parallel.layers import compile_layers, compute_again, full, like, share_out
-from minitransformer.parallel.parts import LossOf, check_parts, num_targets
+from minitransformer.parallel.parts import LossOf, check_parts, check_recipe
 from minitransformer.parallel.processes import Processes
 from minitransformer.pretrained import named_weights
 from minitransformer.trainer import Trainer
 
 __all__ = ["ParallelTrainer"]
 
-PARTS_APART = 1_000_000_007  # a prime: no part of a step shares its random numbers with another
 TO_STOP = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what clusters send before they kill
 
 
@@ -50,12 +50,9 @@ class ParallelTrainer:
     (seed, step, part), whoever computes it.
 
     The loss of a batch is the mean over its tokens. A part's loss is a mean over the part's tokens,
-    of which rows of unequal length give it more or fewer. So each counts as much as it has tokens:
-
-        loss = Σ over parts of (tokens of the part / tokens of the batch) · loss of the part.
-
-    The engines add up gradients over the processes and divide by their number, hence the product
-    with that number before the backward pass. The mean of the means would be another loss.
+    of which rows of unequal length give it more or fewer. So each counts as much as it has tokens
+    (`in_parts`). The engines add up gradients over the processes and divide by their number, hence
+    the product with that number before the backward pass.
 
     With one part the weights are those of the trainer itself; with the same parts they are the
     same on any number of processes; without dropout the parts make no difference. All to rounding.
@@ -65,15 +62,16 @@ class ParallelTrainer:
         processes: from `join_processes`.
         engine: "ddp", each process has the whole model; or "fsdp", each has a share of it, and of
             the optimiser's state.
-        parts: into how many each batch is dealt; a multiple of the number of processes, which it
-            is when left out.
+        parts: into how many each batch is dealt, a multiple of the number of processes. When left
+            out it is the trainer's `accumulate`, or the number of processes if that is 1.
         recompute: compute each layer again in the backward pass, to keep less in memory.
         compiled: have PyTorch compile the layers.
 
     Raises:
         ImportError: if PyTorch is too old for the engine.
         TimeoutError: if a process has ended.
-        ValueError: if the processes cannot share the parts evenly, or have different trainers.
+        ValueError: if the processes cannot share the parts evenly, or have different trainers; if
+            `parts` are not those that the trainer accumulates, or "muon" is to work on shares.
 
     Example:
         >>> from minitransformer.parallel import join_processes
@@ -103,6 +101,9 @@ class ParallelTrainer:
     ) -> None:
         if engine not in ("ddp", "fsdp"):
             raise ValueError(f"engine must be 'ddp' or 'fsdp', got {engine!r}")
+        check_recipe(trainer.config, engine, parts)
+        if trainer.config.accumulate > 1:
+            parts = trainer.config.accumulate
         self.trainer, self.processes, self.parts_asked = trainer, processes, parts
         self.parts = processes.count if parts is None else parts
         check_parts(self.parts, processes.count)
@@ -135,12 +136,12 @@ class ParallelTrainer:
         before = named_weights(trainer.model)
         known = {name: trainer.optimizer.state[p] for name, p in before.items()}
         share_out(trainer.model, self.processes)
-        trainer.optimizer = torch.optim.Adam(
-            trainer.model.parameters(), **trainer.optimizer.defaults
-        )
+        trainer.optimizer = new_optimizer(trainer.model, trainer.config)
         for name, parameter in named_weights(trainer.model).items():
             states = {key: like(parameter, value) for key, value in known[name].items()}
             trainer.optimizer.state[parameter] = states
+            if name in trainer.average:
+                trainer.average[name] = like(parameter, trainer.average[name])
 
     @property
     def step(self) -> int:
@@ -154,19 +155,18 @@ class ParallelTrainer:
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: this process's parts, then what all have found together."""
-        trainer, config, step = self.trainer, self.trainer.config, self.step + 1
+        trainer, config, found = self.trainer, self.trainer.config, 0.0
         device = self.processes.device.type
         bf16 = torch.autocast(device, torch.bfloat16, enabled=config.precision == "bf16")
-        parts = [batch[part :: self.parts] for part in range(self.parts)]
-        tokens = [num_targets(rows, trainer.model.config.pad_id) for rows in parts]
+        dealt = in_parts(batch, self.parts, trainer.model.config.pad_id)
         trainer.model.train()
         trainer.optimizer.zero_grad()
-        mine, found = range(self.processes.rank, self.parts, self.processes.count), 0.0
+        mine = range(self.processes.rank, self.parts, self.processes.count)
         for part in mine:
-            trainer.seed(step + part * PARTS_APART)
-            share = tokens[part] / sum(tokens)
+            trainer.seed(self.step + 1, part)
+            rows, share = dealt[part]
             # Of a batch with fewer rows than parts some get none. The others wait for these, too.
-            rows = parts[part] if share else batch[:1]
+            rows = rows if share else batch[:1]
             with self.adding_up(part == mine[-1]), drawing_from(trainer.generator, trainer.model):
                 with bf16:
                     loss = share * self.loss(rows)
@@ -174,18 +174,7 @@ class ParallelTrainer:
             found += loss.item()
         norm = full(clip_grad_norm_(trainer.model.parameters(), config.max_gradient_norm)).item()
         loss_of_all, self.told_to_stop = self.processes.totals(found, self.signalled)
-        rate = config.learning_rate(step, trainer.model.config.d_model)
-        if not math.isfinite(loss_of_all + norm):
-            raise FloatingPointError(
-                f"step {step}: loss {loss_of_all}, gradient norm {norm}, "
-                f"at learning rate {rate:.2g}; a lower one may help"
-            )
-        row = {"step": step, "loss": loss_of_all, "learning_rate": rate, "gradient_norm": norm}
-        trainer.optimizer.param_groups[0]["lr"] = rate
-        with uninterrupted():
-            trainer.optimizer.step()
-            trainer.history.append(row)
-        return row
+        return trainer.update(loss_of_all, norm)
 
     @contextmanager
     def adding_up(self, last: bool) -> Iterator[None]:
