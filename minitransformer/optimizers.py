@@ -125,8 +125,8 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
 
         0.2 · √max(r, c) · rate · (its momentum with all directions made equally long),
 
-    of which a weight moves by 0.2 of the rate in the quadratic mean. So a rate that suits Adam is
-    one to begin with for Muon.
+    so that a weight moves by 0.2 of the rate in the quadratic mean, or less if the gradient has
+    fewer directions than the matrix. So a rate that suits Adam is one to begin with for Muon.
 
     Args:
         model: whose parameters.
