@@ -292,3 +292,52 @@ def test_compiled_and_frozen_writer_resumes_as_never_stopped(tmp_path):
     for name, weight in straight.model.named_parameters():
         assert torch.equal(resumed.model.get_parameter(name), weight), name
         assert resumed.model.get_parameter(name).requires_grad == weight.requires_grad
+
+
+# --- what else a trainer offers
+
+
+def test_batches_by_tokens_have_the_rows_that_fit():
+    by_tokens, by_rows = (language_model_trainer(**s) for s in ({"batch_tokens": 31}, {}))
+    assert [len(batch) for batch in by_tokens.epoch(0)[:-1]] == [3, 3]  # of 9 tokens each
+    assert sum(map(len, by_tokens.epoch(0))) == sum(map(len, by_rows.epoch(0)))
+    with pytest.raises(ValueError, match="context_length=9 tokens is longer than batch_tokens=8"):
+        language_model_trainer(batch_tokens=8)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"accumulate": 3, "average": 0.8, "schedule": "linear", "batch_tokens": 31},
+        {"optimizer": "adamw", "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_resuming_equals_never_stopping_with_a_recipe(tmp_path, recipe):
+    straight = language_model_trainer(**recipe)
+    straight.fit(progress=False)
+    language_model_trainer(**recipe).fit(3, checkpoint=tmp_path / "model", progress=False)
+    resumed = LanguageModelTrainer.resume(tmp_path / "model", SAYING)
+    resumed.fit(progress=False)
+    assert resumed.history == straight.history
+    for one, other in zip(
+        resumed.averaged().parameters(), straight.averaged().parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+    resumed.save(tmp_path / "model")
+    model, _ = load_language_model(tmp_path / "model")
+    for one, other in zip(model.parameters(), straight.averaged().parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_gradient_in_parts_is_that_of_the_batch(parts):
+    settings = {"dropout": 0.0, "max_gradient_norm": 1e9}
+    plain, dealt = (language_model_trainer(**settings, accumulate=k) for k in (1, parts))
+    for trainer in (plain, dealt):
+        trainer.model.double()
+    batch = plain.epoch(0)[0].clone()
+    batch[1, 3:] = 0  # of unequal length, as a text with padding would be
+    assert dealt.train_step(batch) == pytest.approx(plain.train_step(batch), rel=1e-12)
+    for one, other in zip(plain.model.parameters(), dealt.model.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, atol=1e-12, rtol=1e-12)

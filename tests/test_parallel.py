@@ -23,6 +23,7 @@ from torch.torch_version import TorchVersion
 
 from minitransformer import fast
 from minitransformer.data import num_targets
+from minitransformer.optimizers import OLDEST_TORCH as MUON
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.layers import compute_again
 from minitransformer.parallel.parts import check_parts
@@ -47,6 +48,13 @@ RUNS = {
     "clipped, fsdp": ("copying", {"dropout": 0.0, "max_gradient_norm": 0.1}, "fsdp", PART_4),
     "letters without dropout": ("letters", {"dropout": 0.0}, "fsdp", PART_4),
     "tokens, fsdp": ("tokens", {}, "fsdp", PART_4),
+    "adamw, average, fsdp": (
+        "copying",
+        {"optimizer": "adamw", "weight_decay": 0.1, "average": 0.9, "batch_tokens": 13},
+        "fsdp",
+        PART_4,
+    ),
+    "accumulated, ddp": ("letters", {"accumulate": 4, "batch_tokens": 11}, "ddp", {}),
     "compiled": ("letters", {"dropout": 0.0}, "fsdp", {**PART_4, "compiled": True}),
 }
 WITHOUT_DROPOUT = [name for name, run in RUNS.items() if run[1].get("dropout") == 0.0]
@@ -144,6 +152,26 @@ def test_gradient_is_that_of_the_whole_batch(kind, parts):
     ):
         assert parameter.grad is not None, name
         assert_same(other.grad, parameter.grad, 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["copying", "letters"])
+@pytest.mark.parametrize("parts", [None, 3])
+def test_parts_are_what_the_plain_trainer_accumulates(kind, parts):
+    plain, trainer = TRAINERS[kind](accumulate=3), TRAINERS[kind](accumulate=3)
+    plain.fit(progress=False)
+    with join_processes() as processes:
+        ParallelTrainer(trainer, processes, parts=parts).fit(progress=False)
+    assert_same_outcome(outcome(trainer), outcome(plain), 1e-6)
+    assert trainer.history[0]["loss"] == plain.history[0]["loss"]  # the same dropout
+
+
+@pytest.mark.skipif(torch.__version__ < MUON, reason=f"PyTorch {torch.__version__} has no Muon")
+def test_muon_in_one_process_is_the_plain_trainer():
+    plain, trainer = copying_trainer(optimizer="muon"), copying_trainer(optimizer="muon")
+    plain.fit(progress=False)
+    with join_processes() as processes:
+        ParallelTrainer(trainer, processes).fit(progress=False)
+    assert_same_outcome(outcome(trainer), outcome(plain), 1e-6)
 
 
 def test_parts_have_random_numbers_of_their_own():
@@ -255,6 +283,19 @@ def test_processes_with_different_trainers():
         assert "config must be the same in all processes, got TrainingConfig(steps=" in message
         assert "steps=6" in message
         assert "steps=7" in message
+
+
+def test_other_parts_than_accumulated_are_refused():
+    message = "the trainer's accumulate=3 are the parts, but got parts=4"
+    with join_processes() as processes, pytest.raises(ValueError, match=message):
+        ParallelTrainer(copying_trainer(accumulate=3), processes, parts=4)
+
+
+@pytest.mark.skipif(torch.__version__ < MUON, reason=f"PyTorch {torch.__version__} has no Muon")
+def test_muon_on_shares_is_refused():
+    message = "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'"
+    with join_processes() as processes, pytest.raises(ValueError, match=message):
+        ParallelTrainer(copying_trainer(optimizer="muon"), processes, "fsdp")
 
 
 def test_unknown_engine_is_refused():

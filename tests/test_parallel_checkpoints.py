@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from helpers import PAIRS, copying_trainer
+from helpers import PAIRS, assert_same, copying_trainer
 from many import (
     LIMIT,
     NEEDS_FSDP,
@@ -123,6 +123,46 @@ def test_training_goes_from_one_process_to_many_and_back(tmp_path, engine):
     assert resumed.step == 4
     resumed.fit(progress=False)
     assert_same_outcome(outcome(resumed), outcome(plain), BOUND)
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+def test_average_goes_through_shares_too(tmp_path, engine):
+    settings = {"dropout": 0.0, "average": 0.8, "optimizer": "adamw", "weight_decay": 0.1}
+    plain, begun = (copying_trainer(END, **settings) for _ in range(2))
+    plain.fit(progress=False)
+    begun.fit(1, checkpoint=tmp_path / "file", progress=False)
+    for until in (3, 5):  # from a file into shares, and from shares into others
+        trainer = Trainer.resume(tmp_path / "file", PAIRS)
+        with join_processes() as processes:
+            parallel = ParallelTrainer(trainer, processes, engine)
+            parallel.fit(tmp_path / "shares", until=until, progress=False)
+    gather(tmp_path / "shares", tmp_path / "file")
+    resumed = Trainer.resume(tmp_path / "file", PAIRS)
+    assert resumed.step == 5
+    resumed.fit(progress=False)
+    assert_same_outcome(outcome(resumed), outcome(plain), BOUND)
+    expected = plain.averaged()
+    for name, weight in resumed.averaged().named_parameters():
+        assert_same(weight, expected.get_parameter(name), BOUND)
+
+
+def test_shares_from_before_a_setting_was_known_are_gone_on_from(tmp_path, monkeypatch):
+    straight, state_of = copying_trainer(END), checkpoints.state_of
+    straight.fit(progress=False)
+
+    def older(trainer):
+        state = state_of(trainer)
+        known = {k: v for k, v in state["training"].items() if k not in ("average", "optimizer")}
+        return state | {"training": known}
+
+    with join_processes() as processes:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "state_of", older)
+            ParallelTrainer(copying_trainer(END), processes).fit(tmp_path, until=3, progress=False)
+        trainer = copying_trainer(END)
+        ParallelTrainer(trainer, processes).fit(tmp_path, progress=False)
+    assert trainer.step == END
+    assert_same_outcome(outcome(trainer), outcome(straight), BOUND)
 
 
 def test_nothing_to_gather_is_told(tmp_path):

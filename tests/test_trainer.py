@@ -32,10 +32,14 @@ from minitransformer import (
     save_checkpoint,
     translate,
 )
+from minitransformer.optimizers import OLDEST_TORCH
 from minitransformer.pretrained import named_weights
 
 pytestmark = pytest.mark.slow
 
+NEEDS_MUON = pytest.mark.skipif(
+    torch.__version__ < OLDEST_TORCH, reason=f"PyTorch {torch.__version__} has no Muon"
+)
 OURS = {"trainer.py", "checkpoint.py", "test_trainer.py"}
 
 
@@ -175,6 +179,58 @@ def test_killed_run_goes_on_to_the_same_end(tmp_path):
     assert_same_checkpoints(path, tmp_path / "straight")
 
 
+RECIPES = {
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "muon": {"optimizer": "muon", "weight_decay": 0.1, "schedule": "linear"},
+    "batches by tokens": {"batch_tokens": 13},
+    "in parts": {"accumulate": 3},
+    "average": {"average": 0.7},
+    "all of it": {
+        "optimizer": "adamw",
+        "batch_tokens": 13,
+        "accumulate": 2,
+        "average": 0.99,
+        "precision": "bf16",
+    },
+}
+each_recipe = pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(r, marks=NEEDS_MUON if n == "muon" else ()) for n, r in RECIPES.items()],
+    ids=RECIPES,
+)
+
+
+@each_recipe
+@pytest.mark.parametrize("stop", [1, 3, 6])
+def test_resuming_equals_never_stopping_with_every_recipe(tmp_path, stop, recipe):
+    straight = copying_trainer(8, **recipe)
+    straight.fit(checkpoint=tmp_path / "straight", progress=False)
+    copying_trainer(8, **recipe).fit(stop, checkpoint=tmp_path / "stopped", progress=False)
+    resumed = Trainer.resume(tmp_path / "stopped", PAIRS)
+    assert resumed.config == straight.config
+    resumed.fit(checkpoint=tmp_path / "resumed", progress=False)
+    assert_same_checkpoints(tmp_path / "resumed", tmp_path / "straight")
+    unlike = copying_trainer(8)
+    unlike.fit(progress=False)
+    found = {name: torch.equal(w, weights(unlike)[name]) for name, w in weights(straight).items()}
+    assert all(found.values()) == (recipe == {"average": 0.7})  # every other one changes training
+
+
+def test_checkpoint_from_before_a_setting_was_known_is_resumed(tmp_path):
+    straight = copying_trainer(6)
+    straight.fit(progress=False)
+    copying_trainer(6).fit(3, checkpoint=tmp_path / "new", progress=False)
+    tensors, state = load_checkpoint(tmp_path / "new")
+    old = ("steps", "batch_size", "warmup_steps", "peak_learning_rate", "label_smoothing")
+    old += ("max_gradient_norm", "context_length", "precision", "seed")
+    assert len(state["training"]) > len(old)
+    state["training"] = {name: state["training"][name] for name in old}
+    save_checkpoint(tmp_path / "old", tensors, state)
+    resumed = Trainer.resume(tmp_path / "old", PAIRS)
+    resumed.fit(progress=False)
+    assert_same_training(resumed, straight)
+
+
 # --- randomness
 
 
@@ -263,6 +319,53 @@ def test_update_is_adam_with_the_papers_settings():
     for name, weight in weights(twin).items():
         if not name.endswith("w_k.bias"):  # softmax does not see it: its gradient is rounding
             assert_same(weights(trainer)[name], weight, 2e-4)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 7, 11])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_gradient_in_parts_is_that_of_the_batch(parts, smoothing):
+    """Also where there are more parts than rows; the mean of the parts' means is another."""
+    settings = {"dropout": 0.0, "label_smoothing": smoothing, "max_gradient_norm": 1e9}
+    plain, dealt = copying_trainer(6, **settings), copying_trainer(6, accumulate=parts, **settings)
+    batch = sorted(plain.examples, key=lambda example: len(example.tgt))
+    for trainer in (plain, dealt):
+        trainer.model.double()
+    expected, found = plain.train_step(batch), dealt.train_step(batch)
+    assert found == pytest.approx(expected, rel=1e-12)
+    for (name, parameter), other in zip(
+        plain.model.named_parameters(), dealt.model.parameters(), strict=True
+    ):
+        assert_same(other.grad, parameter.grad, 1e-12)
+        assert parameter.grad.dtype == torch.float64, name
+    losses = [plain.loss(batch[part::parts]).item() for part in range(min(parts, 10))]
+    whole = plain.loss(batch).item()
+    assert sum(losses) / len(losses) != pytest.approx(whole, rel=1e-6)
+
+
+def test_parts_have_random_numbers_of_their_own():
+    once, twice = copying_trainer(6), copying_trainer(6, accumulate=2)
+    row = once.examples[:1]
+    assert once.train_step(row * 2)["loss"] != twice.train_step(row * 2)["loss"]
+
+
+def test_batches_by_tokens_are_as_large_as_they_may_be(monkeypatch):
+    trainer, seen = copying_trainer(40, batch_tokens=13), []
+    train_step = trainer.train_step
+    monkeypatch.setattr(
+        trainer, "train_step", lambda batch: seen.append(batch) or train_step(batch)
+    )
+    trainer.fit(progress=False)
+    a_pass = len(trainer.epoch(0))
+    assert 3 < a_pass < 10
+    for first in range(0, 40 - a_pass, a_pass):
+        epoch = [example for batch in seen[first : first + a_pass] for example in batch]
+        assert sorted(epoch) == sorted(trainer.examples)
+    assert max(len(batch) for batch in seen) > min(len(batch) for batch in seen)
+
+
+def test_pair_longer_than_a_batch_is_refused_at_once():
+    with pytest.raises(ValueError, match="an example of 5 positions is longer than batch_tokens=4"):
+        copying_trainer(6, batch_tokens=4)
 
 
 def gradient_norm(trainer):
@@ -396,6 +499,43 @@ def test_translator_is_what_was_trained(tmp_path, trained):
         assert torch.equal(parameter, trained.model.get_parameter(name))
     assert isinstance(src, WordTokenizer)
     assert translate(model, TEXTS, src, tgt) == [t[::-1] for t in TEXTS]
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.95])
+def test_average_is_over_the_weights_of_all_steps(tmp_path, beta):
+    trainer, seen = copying_trainer(6, average=beta), []
+    while trainer.step < 6:
+        trainer.fit(trainer.step + 1, progress=False)
+        seen.append(weights(trainer))
+    shares = [beta ** (6 - step) for step in range(1, 7)]
+    averaged = trainer.averaged()
+    assert not averaged.training
+    for name, parameter in averaged.named_parameters():
+        both = zip(shares, seen, strict=True)
+        mean = sum(share * at[name].double() for share, at in both) / sum(shares)
+        assert_same(parameter.detach().double(), mean, 1e-6)
+        assert torch.equal(trainer.model.get_parameter(name), seen[-1][name]), name
+    # What is loaded for use is the average, what is resumed both.
+    trainer.save(tmp_path / "model")
+    model, *_ = load_translator(tmp_path / "model")
+    resumed = Trainer.resume(tmp_path / "model", PAIRS)
+    for name, parameter in averaged.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter), name
+        assert torch.equal(resumed.averaged().get_parameter(name), parameter), name
+
+
+def test_average_does_not_change_training_and_without_it_there_is_none(tmp_path):
+    plain, averaging = copying_trainer(6), copying_trainer(6, average=0.9)
+    plain.fit(progress=False)
+    averaging.fit(progress=False)
+    assert_same_training(averaging, plain)
+    assert plain.average == {}
+    copy = plain.averaged()
+    for name, weight in weights(plain).items():
+        assert torch.equal(copy.get_parameter(name), weight), name
+        assert copy.get_parameter(name) is not plain.model.get_parameter(name)
+    plain.save(tmp_path / "model")
+    assert not any(name.startswith("average.") for name in load_checkpoint(tmp_path / "model")[0])
 
 
 def test_loading_does_not_move_the_global_generator(tmp_path):

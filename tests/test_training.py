@@ -12,6 +12,7 @@ from minitransformer import (
     cosine_schedule,
     label_smoothing_loss,
     linear_cross_entropy,
+    linear_schedule,
     noam_schedule,
 )
 from minitransformer.fast import cross_entropy
@@ -349,6 +350,28 @@ def test_cosine_schedule_refuses_steps_that_do_not_fit(step, warmup, total):
         cosine_schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
 
 
+@pytest.mark.parametrize(("warmup", "total"), [(1, 2), (7, 31), (100, 800)])
+def test_linear_schedule_is_a_hat(warmup, total):
+    rates = [
+        linear_schedule(step, peak=0.003, warmup_steps=warmup, total_steps=total)
+        for step in range(1, total + 1)
+    ]
+    for step, rate in enumerate(rates, 1):
+        up, down = step / warmup, (total + 1 - step) / (total + 1 - warmup)
+        assert rate == pytest.approx(0.003 * (up if step < warmup else down))
+    assert max(rates) == rates[warmup - 1] == 0.003
+    assert 0 < rates[-1] == min(rates[warmup:])
+
+
+@pytest.mark.parametrize(
+    ("step", "warmup", "total"), [(0, 7, 31), (32, 7, 31), (3, 0, 31), (3, 31, 31), (3, 40, 31)]
+)
+def test_linear_schedule_refuses_steps_that_do_not_fit(step, warmup, total):
+    message = f"got step={step}, warmup_steps={warmup}, total_steps={total}"
+    with pytest.raises(ValueError, match=message):
+        linear_schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
+
+
 # --- settings
 
 
@@ -360,6 +383,21 @@ def test_settings_choose_the_schedule():
         assert cosine.learning_rate(step, d_model=12) == expected
         expected = noam_schedule(step, d_model=12, warmup_steps=9)
         assert paper.learning_rate(step, d_model=12) == expected
+
+
+def test_settings_choose_how_the_rate_falls():
+    config = TrainingConfig(steps=40, warmup_steps=9, peak_learning_rate=0.02, schedule="linear")
+    for step in (1, 9, 10, 40):
+        expected = linear_schedule(step, peak=0.02, warmup_steps=9, total_steps=40)
+        assert config.learning_rate(step, d_model=12) == expected
+
+
+def test_rows_of_text_are_those_that_fit():
+    assert TrainingConfig(batch_size=7).rows_of_text() == 7
+    assert TrainingConfig(batch_tokens=200, context_length=64).rows_of_text() == 3
+    message = "a row of context_length=64 tokens is longer than batch_tokens=63"
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(batch_tokens=63, context_length=64).rows_of_text()
 
 
 def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
@@ -385,6 +423,20 @@ def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
         ({"label_smoothing": -0.1}, r"smoothing must be at least 0 and below 1, got -0\.1"),
         ({"steps": 50, "warmup_steps": 50}, "warmup_steps must be below steps, got 50 and 50"),
         ({"precision": "fp16"}, "precision must be 'fp32' or 'bf16', got 'fp16'"),
+        ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
+        ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        ({"schedule": "root"}, "schedule must be 'cosine' or 'linear', got 'root'"),
+        (
+            {"schedule": "linear", "peak_learning_rate": None},
+            "schedule='linear' falls from a peak, but peak_learning_rate=None is the paper's",
+        ),
+        ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'"),
+        ({"weight_decay": 0.1}, r"optimizer='adam' decays nothing, got weight_decay=0\.1"),
+        ({"weight_decay": -0.1, "optimizer": "adamw"}, r"weight_decay must be at least 0, got -0"),
+        ({"weight_decay": math.nan, "optimizer": "adamw"}, "weight_decay must be finite, got nan"),
+        ({"average": 1.0}, r"average must be at least 0 and below 1, got 1\.0"),
+        ({"average": -0.5}, r"average must be at least 0 and below 1, got -0\.5"),
+        ({"average": math.nan}, "average must be at least 0 and below 1, got nan"),
     ],
     ids=str,
 )
@@ -400,6 +452,9 @@ def test_bad_settings_are_refused(settings, message):
         ({"steps": math.nan}, "steps must be int, got nan"),
         ({"batch_size": True}, "batch_size must be int, got True"),
         ({"peak_learning_rate": "0.1"}, "peak_learning_rate must be float or None, got '0.1'"),
+        ({"batch_tokens": 1e4}, r"batch_tokens must be int or None, got 10000\.0"),
+        ({"accumulate": True}, "accumulate must be int, got True"),
+        ({"average": "0.9"}, "average must be float, got '0.9'"),
     ],
     ids=str,
 )
