@@ -156,14 +156,20 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def plot_history(
-    history: Sequence[dict[str, float]], *names: str, window: int = 1, ax: "Axes | None" = None
+    history: Sequence[dict[str, float]],
+    *names: str,
+    window: int = 1,
+    kept: float | None = None,
+    ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw named columns of a training history against the step.
 
     Args:
         history: rows with a "step" and other numbers, as `Trainer.fit` returns them.
         names: which numbers to draw; rows without them are passed over.
-        window: draw the running mean of so many rows, and the rows themselves faintly behind it.
+        window: draw the running mean of so many rows, and the rows themselves faintly behind it;
+            of what not every row has, evaluations that is, draw each.
+        kept: a step to mark, such as that of `EarlyStopping.best_row`.
         ax: where to draw; a new figure when left out.
 
     Returns:
@@ -192,13 +198,16 @@ def plot_history(
         dash = ("-", "--", "-.", ":")[index % 4]
         marker = "o" if len(points) < 30 else ""
         steps, values = zip(*points, strict=True)
-        smooth = running_mean(values, window)
+        wide = window if len(points) == len(history) else min(window, 1)  # below 1 is refused
+        smooth = running_mean(values, wide)
         (line,) = ax.plot(steps, smooth, dash, marker=marker, label=name.replace("_", " "))
-        if window > 1:
+        if wide > 1:
             ax.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
+    if kept is not None:
+        ax.axvline(kept, color="grey", linestyle=":", label=f"kept: step {kept:g}")
     ax.set_xlabel("step")
-    if len(names) > 1:
+    if len(names) > 1 or kept is not None:
         ax.legend()
-    else:
+    if len(names) == 1:
         ax.set_ylabel(names[0].replace("_", " "))
     return ax

@@ -144,3 +144,20 @@ def test_running_mean_needs_a_window():
 def test_history_without_names_is_refused():
     with pytest.raises(ValueError, match="names must hold at least 1 name, got 0"):
         plot_history([{"step": 1, "loss": 1.0}])
+
+
+def test_evaluations_are_drawn_as_they_are_beside_a_running_mean():
+    ax = plot_history(HISTORY, "loss", "exact_match", window=5)
+    loss, behind, exact_match = ax.get_lines()
+    assert loss.get_ydata().tolist() == running_mean([row["loss"] for row in HISTORY], 5)
+    assert behind.get_ydata().tolist() == [row["loss"] for row in HISTORY]
+    assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
+
+
+def test_step_that_was_kept_is_marked_and_named():
+    ax = plot_history(HISTORY, "loss", kept=10)
+    mark = ax.get_lines()[-1]
+    assert set(mark.get_xdata()) == {10}
+    assert mark.get_linestyle() != ax.get_lines()[0].get_linestyle()  # never colour alone
+    assert texts(ax.get_legend().get_texts()) == ["loss", "kept: step 10"]
+    assert ax.get_ylabel() == "loss"

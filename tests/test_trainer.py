@@ -17,6 +17,7 @@ from helpers import PAIRS, TEXTS, assert_same, copying_trainer
 
 from minitransformer import (
     BPETokenizer,
+    EarlyStopping,
     TextPair,
     Trainer,
     TrainingConfig,
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.slow
 NEEDS_MUON = pytest.mark.skipif(
     torch.__version__ < OLDEST_TORCH, reason=f"PyTorch {torch.__version__} has no Muon"
 )
-OURS = {"trainer.py", "checkpoint.py", "test_trainer.py"}
+OURS = {"trainer.py", "checkpoint.py", "evaluation.py", "test_trainer.py"}
 
 
 def weights(trainer):
@@ -737,17 +738,19 @@ class Interruptions:
         return self
 
 
-def test_interrupted_anywhere_and_going_on_equals_never_stopping():
+@pytest.mark.parametrize("recipe", [{}, {"average": 0.5, "accumulate": 2}], ids=str)
+def test_interrupted_anywhere_and_going_on_equals_never_stopping(recipe):
     def fit(trainer):
         def evaluate():
             return {"loss_so_far": trainer.history[-1]["loss"], "drawn": torch.rand(1)}
 
-        trainer.fit(evaluate=evaluate, evaluate_every=2, progress=False)
+        stopping = EarlyStopping("loss_so_far", patience=1)
+        trainer.fit(evaluate=evaluate, evaluate_every=2, stopping=stopping, progress=False)
 
-    straight, interrupted = copying_trainer(3, warmup_steps=1), 0
+    straight, interrupted = copying_trainer(3, warmup_steps=1, **recipe), 0
     fit(straight)
     for n in range(1000):
-        trainer = copying_trainer(3, warmup_steps=1)
+        trainer = copying_trainer(3, warmup_steps=1, **recipe)
         interruptions = Interruptions(trainer, n)
         sys.settrace(interruptions)
         try:
@@ -758,6 +761,8 @@ def test_interrupted_anywhere_and_going_on_equals_never_stopping():
             sys.settrace(None)
         fit(trainer)
         assert_same_training(trainer, straight)
+        for name, mean in straight.average.items():
+            assert torch.equal(trainer.average[name], mean), name
         if not interruptions.sent:
             break
     assert interrupted == n > 50
