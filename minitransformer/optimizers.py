@@ -45,11 +45,9 @@ class ParameterRule(NamedTuple):
 def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, ParameterRule]:
     """Which parameter is treated how: the one place that says so.
 
-    | parameter | method | weight decay |
-    | --- | --- | --- |
-    | matrices of the layers | `config.optimizer` | `config.weight_decay` |
-    | tables of tokens and positions, the output's too, tied or not | Adam | none |
-    | biases, gains | Adam | none |
+    Matrices of the layers have the method of `config.optimizer` and the decay
+    `config.weight_decay`. All others have Adam and no decay: the tables of tokens and positions,
+    that of the output too, tied or not; biases; gains.
 
     For a matrix of a layer 0 means no effect, a sensible thing to fall back to. For a gain it means
     silence, and for the row of a rare token to be forgotten between two visits. And Muon turns all
@@ -117,7 +115,7 @@ class Together:
             optimizer.step()
 
 
-def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer | Together:
+def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
     """The optimiser of a training; its learning rate is to be set before every step.
 
     All parameters have the same rate. Adam moves a weight by the rate at most, and in the middle
@@ -131,6 +129,10 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     Args:
         model: whose parameters.
         config: how it is trained.
+
+    Returns:
+        PyTorch's; for "muon" two of them as one, with the same `param_groups`, `state`, `step` and
+        `zero_grad`.
 
     Raises:
         ImportError: if PyTorch is too old for "muon".
