@@ -87,7 +87,7 @@ class Trainer:
         self.begin(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
         check_lengths(pairs, self.examples, model.max_len)
-        self.epoch(0)  # is there one?
+        self.epoch(0)  # does every example fit into a batch?
 
     def begin(
         self,
@@ -160,7 +160,7 @@ class Trainer:
             The history, which has for each step its loss (nats), learning rate and gradient norm.
 
         Raises:
-            FileNotFoundError: if the folder of `checkpoint` does not exist.
+            FileNotFoundError: if the folder of `checkpoint`, or of the best, does not exist.
             FloatingPointError: if the loss or a gradient is no longer finite.
             OSError: if `checkpoint` cannot be written; what was there before stays.
             TypeError: if `evaluate` returns anything else than numbers by name.

@@ -167,7 +167,7 @@ class TrainingConfig:
         weight_decay: λ: each step takes learning rate · λ of the layers' matrices away. Biases,
             gains, and the tables of embeddings and output stay out of it (`parameter_rules`).
         average: β of the moving average of the weights (`Trainer.averaged`), which reaches about
-            1/(1 − β) steps back; 0 keeps none.
+            1/(1 − β) steps back, and takes the memory of a second model; 0 keeps none.
         label_smoothing: ε of the loss.
         max_gradient_norm: gradients longer than this are scaled down to it.
         context_length: tokens that a language model sees at once (`LanguageModelTrainer`).

@@ -135,6 +135,13 @@ def test_best_and_last_are_two_files(tmp_path):
         trainer.fit(stopping=stopping, evaluate=dict, checkpoint=path, progress=False)
 
 
+def test_missing_folder_of_the_best_is_told_before_the_first_step(tmp_path):
+    trainer, stopping = copying_trainer(6), EarlyStopping("score", best=tmp_path / "no" / "best")
+    with pytest.raises(FileNotFoundError, match="the folder of the checkpoint does not exist"):
+        trainer.fit(stopping=stopping, evaluate=dict, progress=False)
+    assert trainer.step == 0
+
+
 # --- a training that ends early
 
 SCORES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.5, 10: 1.7, 12: 1.6, 14: 1.8, 16: 1.0}
