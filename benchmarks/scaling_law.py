@@ -1,0 +1,477 @@
+"""A scaling law of one's own: the loss of eight sizes of model at several budgets of tokens.
+
+The decoder-only model of 10 thousand to 5 million parameters reads Python's own standard library,
+character by character. Every run is a training from its start, with its own cosine fall to zero, so
+that each is one independent point (size, tokens, loss). `scaling_fit.py` puts a law through them.
+
+python benchmarks/scaling_law.py                  what is not done yet: 50 minutes of one core
+python benchmarks/scaling_law.py --list           what remains; trains nothing
+python benchmarks/scaling_law.py --report         what came of it; trains nothing
+python benchmarks/scaling_law.py --device cuda    the same on a GPU, and two sizes more
+
+Stop it when you like: what is done stands in `scaling_law.jsonl`, and the same command goes on.
+
+- Text. The modules at the top of the standard library, code and docstrings, about 4.7 million
+  characters: the same wherever this version of Python is. One module of twenty, drawn by its name,
+  is held out. A token is a character, of a hundred. The longest run reads half of the text, so no
+  run but those of the part "repeated" reads anything twice.
+- Rates. Part "rates" tries several at three sizes and the second budget, on a seed of its own.
+  `rate_of` is the rule that was made from that; it depends on the width alone.
+- What is fitted. Part "fitted" has seven sizes and four budgets; five seeds of the small ones,
+  fewer of the large ones (`SEEDS`).
+- What is predicted. The largest size and the longest budget, part "left out", are trained last.
+  Before, the law and its predictions are written down: the line whose part is "prediction".
+- Text that is read again. Part "repeated" trains one size for the longest fitted budget, on only as
+  much text as the shortest one has.
+
+Each line of the file is one run, an object:
+
+- part, size, tokens, unique, rate, seed: what it is; unique: of how many tokens there are, null
+  where it is all of the text; rate: the peak.
+- plan, texts: fingerprints of all that is decided before, and of the text.
+- embedding, others: how many parameters; the table is also the output projection.
+- operations: floating-point, of the training, as `mt.plan` counts them.
+- epochs: how often what there is was read.
+- outcome: "ended" or "not finite".
+- loss: held-out nats a token; per_character: of a character, the same but for the ends of modules.
+- cpu_seconds: of training and measuring, on one thread; made: as in `ablations.py`; device.
+
+A line of the part "prediction" has instead `runs`, how many it is made from; `law`, what
+`scaling_fit.summary` says of them; and `predicted`: a list of size, tokens, loss, low, high.
+"""
+
+import argparse
+import hashlib
+import json
+import string
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from ablations import append, fingerprint, made, mend
+from scaling_fit import Fitted, best_sizes, fitted, interval, prediction, summary
+from torch import Tensor
+
+import minitransformer as mt
+from minitransformer.files import locked
+
+# d_model, num_layers, num_heads
+SIZES = {
+    "10k": (18, 2, 3),
+    "25k": (30, 2, 3),
+    "60k": (48, 2, 3),
+    "130k": (72, 2, 4),
+    "350k": (96, 3, 6),
+    "800k": (128, 4, 8),
+    "2M": (192, 5, 6),
+    "5M": (256, 6, 8),
+}
+LARGER = {"13M": (384, 7, 12), "25M": (512, 8, 16)}
+"""On a GPU only."""
+BETWEEN = {"95k": (60, 2, 3)}
+"""Predicted, and trained in chapter 16, at the budget `BUDGETS[2]`."""
+SHAPES = SIZES | LARGER | BETWEEN
+CONTEXT = 64
+BATCH = 4  # rows
+STEPS = (128, 256, 512, 1024, 2048)
+BUDGETS = tuple(steps * BATCH * CONTEXT for steps in STEPS)
+"""In tokens; the last is left out."""
+SEEDS = {
+    "10k": (5, 5, 3, 3),
+    "25k": (5, 5, 3, 3),
+    "60k": (5, 5, 3, 3),
+    "130k": (5, 5, 3, 3),
+    "350k": (3, 3, 1, 1),
+    "800k": (3, 1, 1, 1),
+    "2M": (1, 1, 1),
+}
+"""How many at each budget that is fitted."""
+LEFT_OUT = {"25k": (4,), "130k": (4,), "350k": (4,), "5M": (0, 1, 2)}
+"""Which budgets of a size are predicted before they are trained."""
+RATED = {
+    "10k": (1, (8e-3, 1.6e-2, 3.2e-2)),
+    "130k": (1, (4e-3, 8e-3, 1.6e-2)),
+    "800k": (0, (2e-3, 4e-3, 8e-3)),
+}
+"""At which budget, and which peaks are tried."""
+SELECTION_SEED = 100
+REPEATED = "350k"
+COMMON = {"norm_first": True, "positional_encoding": "rotary", "dropout": 0.0, "max_len": CONTEXT}
+ALPHABET = "".join(sorted(set(string.printable) - set("\r\v\f")))
+HELD_OUT_ROWS = 512
+FITTED_AT_LAST = ("fitted", "left out")
+OPERATIONS = (1e10, 3e10, 1e11, 3e11, 1e12)
+"""Of trainings for which the best size is asked."""
+FILE = Path(__file__).with_suffix(".jsonl")
+
+
+class Run(NamedTuple):
+    """One training, and what a line of the file is found by."""
+
+    part: str
+    size: str
+    tokens: int
+    rate: float
+    seed: int
+    unique: int | None = None
+
+
+Rows = dict[Run, dict[str, Any]]
+
+
+# --- what is to be done
+
+
+def rate_of(size: str) -> float:
+    """The peak learning rate of a size."""
+    return round(3.2e-2 * (18 / SHAPES[size][0]) ** 0.75, 5)
+
+
+def schedule(larger: bool = False) -> Iterator[Run]:
+    """All runs in their order: one seed of everything first."""
+    for size, (budget, rates) in RATED.items():
+        yield from (Run("rates", size, BUDGETS[budget], rate, SELECTION_SEED) for rate in rates)
+    for seed in range(5):
+        for budget, tokens in enumerate(BUDGETS):
+            for size, counts in SEEDS.items():
+                if seed < dict(enumerate(counts)).get(budget, 0):
+                    yield Run("fitted", size, tokens, rate_of(size), seed)
+    for size, budgets in LEFT_OUT.items():
+        for budget in budgets:
+            yield Run("left out", size, BUDGETS[budget], rate_of(size), 0)
+    yield Run("repeated", REPEATED, BUDGETS[-2], rate_of(REPEATED), 0, BUDGETS[0])
+    if larger:
+        for size in LARGER:
+            yield from (Run("larger", size, tokens, rate_of(size), 0) for tokens in BUDGETS)
+
+
+# --- the text and the models
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is read, and what is measured on."""
+
+    texts: list[str]
+    tokenizer: mt.Tokenizer
+    stream: Tensor
+    held_out: Tensor
+    """Rows, (n, CONTEXT + 1)."""
+    characters: int
+    """Of the held-out targets."""
+    fingerprint: str
+
+
+def modules(folder: Path) -> dict[str, str]:
+    """The text of each module at the top of a library; not what describes one machine."""
+    files = [path for path in sorted(folder.glob("*.py")) if "sysconfigdata" not in path.name]
+    return {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in files}
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a module is measured on: by its name, so that other versions agree."""
+    return hashlib.sha256(name.encode()).digest()[0] % 20 == 0
+
+
+def stream_of(texts: Sequence[str], tokenizer: mt.CharacterTokenizer) -> Tensor:
+    """`mt.token_stream`, of texts of characters in a tenth of its time."""
+    table = np.full(256, tokenizer.unk_id)
+    for character in ALPHABET:
+        table[ord(character)] = tokenizer.ids[character]
+    parts = []
+    for text in texts:
+        ids = table[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
+        strange = [place for place, character in enumerate(text) if not character.isascii()]
+        ids[strange] = tokenizer.unk_id
+        parts += [[tokenizer.bos_id], ids, [tokenizer.eos_id]]
+    return torch.from_numpy(np.concatenate(parts))
+
+
+@lru_cache(maxsize=1)
+def text_of(folder: Path | None = None) -> Text:
+    """Read, split and encode the standard library."""
+    found = modules(folder or Path(sysconfig.get_paths()["stdlib"]))
+    train = [text for name, text in found.items() if not is_held_out(name)]
+    held_out = [text for name, text in found.items() if is_held_out(name)]
+    tokenizer = mt.CharacterTokenizer(ALPHABET)
+    rows = stream_of(held_out, tokenizer).unfold(0, CONTEXT + 1, CONTEXT)
+    # Evenly from all of it: one module alone would have the words of one subject.
+    rows = rows[torch.linspace(0, len(rows) - 1, HELD_OUT_ROWS).round().long()]
+    return Text(
+        train,
+        tokenizer,
+        stream_of(train, tokenizer),
+        rows,
+        int((rows[:, 1:] > mt.Tokenizer.eos_id).sum()),
+        fingerprint([*train, *held_out]),
+    )
+
+
+def config_of(size: str) -> mt.TransformerConfig:
+    """The configuration of a size."""
+    width, layers, heads = SHAPES[size]
+    shape = {"num_layers": layers, "d_model": width, "num_heads": heads, "d_ff": 4 * width}
+    vocab_size = len(ALPHABET) + len(mt.Tokenizer.special_tokens)
+    return mt.TransformerConfig.decoder_only(vocab_size, **shape, **COMMON)
+
+
+def parameters_of(size: str) -> tuple[int, int]:
+    """Parameters of the embedding, and all others."""
+    config = config_of(size)
+    embedding = config.tgt_vocab_size * config.d_model
+    return embedding, int(mt.plan(config, 1).parameters) - embedding
+
+
+def operations_of(size: str, tokens: int) -> float:
+    """Floating-point operations of a training."""
+    return mt.plan(config_of(size), tokens, length=CONTEXT).flops
+
+
+class EncodedText(mt.LanguageModelTrainer):
+    """A `LanguageModelTrainer` of the beginning of a text that has been encoded before."""
+
+    def __init__(
+        self, model: Any, text: Text, unique: int | None, config: mt.TrainingConfig
+    ) -> None:
+        self.begin(model, text.texts, {"text": text.tokenizer}, config)
+        # A row more: rows begin anywhere in the first.
+        self.stream = text.stream[: unique and unique + CONTEXT + 1]
+
+
+def training_of(run: Run) -> mt.TrainingConfig:
+    """How a run is trained: a tenth of the steps is warm-up."""
+    steps = run.tokens // (BATCH * CONTEXT)
+    return mt.TrainingConfig(
+        steps=steps,
+        batch_size=BATCH,
+        context_length=CONTEXT,
+        warmup_steps=max(1, steps // 10),
+        peak_learning_rate=run.rate,
+        label_smoothing=0.0,
+        seed=run.seed,
+    )
+
+
+@torch.no_grad()
+def measured(model: mt.DecoderOnlyTransformer, text: Text) -> dict[str, float]:
+    """The held-out loss."""
+    model.eval()
+    device = next(model.parameters()).device
+    total = 0.0
+    for rows in text.held_out.to(device).split(64):
+        scores, targets = model(rows[:, :-1]), rows[:, 1:]
+        total += F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum").item()
+    count = text.held_out[:, 1:].numel()
+    return {"loss": round(total / count, 5), "per_character": round(total / text.characters, 5)}
+
+
+def train(run: Run, device: str = "cpu") -> dict[str, Any]:
+    """One run from its beginning to its end; the row of the file."""
+    text = text_of()
+    model = mt.DecoderOnlyTransformer(
+        config_of(run.size), torch.Generator().manual_seed(run.seed)
+    ).to(device)
+    trainer = EncodedText(model, text, run.unique, training_of(run))
+    begun = time.process_time()
+    found: dict[str, Any] = {"outcome": "ended"}
+    try:
+        trainer.fit(progress=False)
+        found |= measured(model, text)
+    except FloatingPointError:
+        found["outcome"] = "not finite"
+    embedding, others = parameters_of(run.size)
+    return {
+        **run._asdict(),
+        "plan": plan_of(run),
+        "texts": text.fingerprint,
+        "embedding": embedding,
+        "others": others,
+        "operations": operations_of(run.size, run.tokens),
+        "epochs": round(run.tokens / len(trainer.stream), 3),
+        **found,
+        "cpu_seconds": round(time.process_time() - begun, 2),
+        "made": made(),
+        "device": device,
+    }
+
+
+def plan_of(run: Run) -> str:
+    """A fingerprint of all that is decided before a run."""
+    decided = [COMMON, SHAPES[run.size], CONTEXT, BATCH, ALPHABET, HELD_OUT_ROWS]
+    return fingerprint([json.dumps(decided, sort_keys=True)])
+
+
+# --- the file
+
+
+def read(path: Path) -> tuple[Rows, dict[str, dict[str, Any]]]:
+    """The runs of this plan, and the last prediction and law, by part.
+
+    Raises:
+        ValueError: if a line is damaged, but for a last one that was torn.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    rows: Rows = {}
+    found: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+            if row["part"] in ("prediction", "law"):
+                found[row["part"]] = row
+                continue
+            run = Run(**{name: row[name] for name in Run._fields})
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}, is no run: {line[:60]!r}") from error
+        if run.size in SHAPES and row["plan"] == plan_of(run):
+            rows.setdefault(run, row)
+    return rows, found
+
+
+# --- what follows from the runs
+
+
+def runs_of(
+    rows: Rows, parts: Sequence[str] = ("fitted",), embedding: bool = True
+) -> list[tuple[float, float, float]]:
+    """Parameters, tokens and loss of the runs of some parts that ended."""
+    return [
+        (row["others"] + embedding * row["embedding"], run.tokens, row["loss"])
+        for run, row in rows.items()
+        if run.part in parts and row["outcome"] == "ended"
+    ]
+
+
+def predicted(found: Fitted, size: str, tokens: int) -> dict[str, Any]:
+    """What is expected of a run."""
+    numbers = prediction(found, sum(parameters_of(size)), tokens)
+    loss, low, high = (round(number, 4) for number in numbers)
+    return {"size": size, "tokens": tokens, "loss": loss, "low": low, "high": high}
+
+
+def prediction_row(rows: Rows) -> dict[str, Any]:
+    """What is known before the part "left out" is trained."""
+    found = fitted(runs_of(rows))
+    left_out = [run for run in schedule() if run.part == "left out"]
+    return {
+        "part": "prediction",
+        "runs": len(runs_of(rows)),
+        "law": summary(found),
+        "predicted": [predicted(found, run.size, run.tokens) for run in left_out],
+        "made": made(),
+    }
+
+
+def law_row(rows: Rows) -> dict[str, Any]:
+    """What is known of all points, and how much of that depends on how it is asked."""
+    runs = runs_of(rows, FITTED_AT_LAST)
+    found = fitted(runs)
+    sizes = np.array([float(sum(parameters_of(size))) for size in SIZES])
+    per_token = np.array([operations_of(size, 1) for size in SIZES])
+    best = []
+    for operations in OPERATIONS:
+        size, *drawn = (
+            best_sizes(law, operations, sizes, per_token) for law in (found.law, found.drawn)
+        )
+        best.append(
+            {
+                "operations": operations,
+                "size": [round(float(number)) for number in (size, *interval(drawn[0]))],
+            }
+        )
+    others = {
+        "without embedding": fitted(runs_of(rows, FITTED_AT_LAST, embedding=False)),
+        "seeds as points": fitted(runs, by_run=True),
+        "squares": fitted(runs, delta=1.0),
+    }
+    return {
+        "part": "law",
+        "runs": len(runs),
+        "law": summary(found),
+        "best": best,
+        "others": {name: summary(other) for name, other in others.items()},
+        "predicted": [predicted(found, size, BUDGETS[2]) for size in BETWEEN],
+        "made": made(),
+    }
+
+
+# --- the program
+
+
+def shown(numbers: Sequence[float]) -> str:
+    """An estimate and its interval."""
+    value, low, high = (f"{number:.4g}" for number in numbers)
+    return f"{value} [{low}, {high}]"
+
+
+def report(rows: Rows, found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What is known so far, in lines."""
+    cells: dict[tuple[str, str, int], list[str]] = {}
+    for run, row in rows.items():
+        what = f"{run.rate:.2g}: {row.get('loss')}" if run.part == "rates" else str(row.get("loss"))
+        cells.setdefault((run.part, run.size, run.tokens), []).append(what)
+    for (part, size, tokens), losses in cells.items():
+        yield f"{part:<9} {size:>4} {tokens:>8}  {'  '.join(losses)}"
+    for row in found.values():
+        yield f"\n{row['part']}, from {row['runs']} runs"
+        for name, law in {"": row["law"], **row.get("others", {})}.items():
+            yield name
+            yield from (f"  {key:<8} {shown(law[key])}" for key in law if key != "residual")
+            yield f"  residual {law['residual']:.2%}"
+        for best in row.get("best", []):
+            yield f"  {best['operations']:.0e} operations: best size {shown(best['size'])}"
+        for guess in row["predicted"]:
+            trained = [
+                row["loss"]
+                for run, row in rows.items()
+                if (run.part, run.size, run.tokens) == ("left out", guess["size"], guess["tokens"])
+            ]
+            numbers = shown([guess[key] for key in ("loss", "low", "high")])
+            yield f"  {guess['size']:>4} {guess['tokens']:>8}  {numbers}, trained {trained}"
+    seconds = sum(row["cpu_seconds"] for row in rows.values())
+    yield f"\n{len(rows)} runs in {seconds / 60:.1f} CPU minutes"
+
+
+def main() -> None:
+    """Train what is missing, or say what that is."""
+    parser = argparse.ArgumentParser(description="a scaling law of one's own")
+    parser.add_argument("--list", action="store_true", help="what remains; train nothing")
+    parser.add_argument("--report", action="store_true", help="what is known; train nothing")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=FILE)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.list or args.report:
+        rows, found = read(args.out)
+        missing = [run for run in schedule(args.device != "cpu") if run not in rows]
+        print(*(missing if args.list else report(rows, found)), sep="\n")
+        return
+    with locked(args.out):
+        mend(args.out)
+        rows, found = read(args.out)
+        for run in schedule(args.device != "cpu"):
+            if run in rows:
+                continue
+            if run.part == "left out" and "prediction" not in found:
+                found["prediction"] = prediction_row(rows)
+                append(args.out, found["prediction"])
+            texts = {row["texts"] for row in rows.values()}
+            if texts - {text_of().fingerprint}:
+                parser.error(f"the rows that are there are of another text: {texts.pop()}")
+            rows[run] = row = train(run, args.device)
+            append(args.out, row)
+            print(*run, row.get("loss"), f"{row['cpu_seconds']:.0f} s", flush=True)
+        if found.get("law", {}).get("runs") != len(runs_of(rows, FITTED_AT_LAST)):
+            found["law"] = law_row(rows)
+            append(args.out, found["law"])
+        print(*report(rows, found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
