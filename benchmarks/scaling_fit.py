@@ -22,7 +22,6 @@ Array = NDArray[np.float64]
 DELTA = 1e-3
 """Where Huber's loss turns from a square into a line: a thousandth of the loss, as published."""
 LEVEL = (0.025, 0.975)
-SAMPLES = 1000
 STEPS = 100
 LOWEST = np.array([-9.0, -9.0, -9.0, 0.01, 0.01])
 HIGHEST = np.array([3.0, 3.0, 3.0, 3.0, 3.0])
@@ -188,8 +187,8 @@ class Fitted(NamedTuple):
 
 def fitted(
     runs: Sequence[tuple[float, float, float]],
+    samples: int,
     *,
-    samples: int = SAMPLES,
     seed: int = 0,
     delta: float = DELTA,
     by_run: bool = False,

@@ -93,7 +93,7 @@ def test_one_bad_run_moves_squares_and_not_huber(fits, truth):
         delta: np.abs(np.log(fits.fit(n, d, losses, delta=delta).loss(n, d) / truth.loss(n, d)))
         for delta in (fits.DELTA, 1.0)
     }
-    assert off[fits.DELTA].max() < 0.01 < 0.05 < off[1.0].max()
+    assert 5 * off[fits.DELTA].max() < off[1.0].max()
 
 
 def test_weights_are_repeated_points(fits, truth):
@@ -109,7 +109,7 @@ def test_weights_are_repeated_points(fits, truth):
 
 
 def test_too_few_or_impossible_points_are_refused(fits):
-    with pytest.raises(ValueError, match="at least 6 points above 0 .* got 5, the smallest"):
+    with pytest.raises(ValueError, match=r"at least 6 points above 0 .* got 5, the smallest"):
         fits.fit([1.0] * 5, [1.0] * 5, [1.0] * 5)
     with pytest.raises(ValueError, match="got 6, the smallest entry 0"):
         fits.fit([1.0] * 6, [1.0] * 6, [1.0] * 5 + [0.0])
@@ -155,7 +155,9 @@ def test_best_size_is_the_formula_where_a_token_costs_six_n(fits, truth):
     for operations in (1e11, 1e13):
         ratio = truth.alpha * truth.A / (truth.beta * truth.B)
         formula = ratio ** (1 / (truth.alpha + truth.beta)) * (operations / 6) ** truth.exponent
-        assert fits.best_sizes(truth, operations, sizes, 6 * sizes) == pytest.approx(formula, rel=0.01)
+        assert fits.best_sizes(truth, operations, sizes, 6 * sizes) == pytest.approx(
+            formula, rel=0.01
+        )
     many = fits.Law(*(np.array([entry, entry]) for entry in truth))
     assert fits.best_sizes(many, 1e11, sizes, 6 * sizes).shape == (2,)
 
@@ -163,7 +165,7 @@ def test_best_size_is_the_formula_where_a_token_costs_six_n(fits, truth):
 def test_dearer_tokens_make_the_best_model_smaller(fits, truth):
     sizes = np.geomspace(1e4, 1e7, 8)
     plain = fits.best_sizes(truth, 1e12, sizes, 6 * sizes)
-    steep = fits.best_sizes(truth, 1e12, sizes, 6e-3 * sizes**1.5)
+    steep = fits.best_sizes(truth, 1e12, sizes, 6 * plain * (sizes / plain) ** 1.5)
     assert steep < plain
 
 
@@ -202,6 +204,8 @@ def test_what_is_left_out_is_not_fitted(program):
     )
     order = list(dict.fromkeys(run.part for run in runs))
     assert order == ["rates", "fitted", "left out", "repeated"]
+    first = runs[: [run.part for run in runs].index("left out")]
+    assert len({(run.size, run.tokens) for run in first if run.part == "fitted"}) >= 15
 
 
 def test_nothing_but_repeated_is_read_twice(program):
@@ -287,9 +291,8 @@ def without_times(path):
     return [{name: value for name, value in row.items() if name != "made"} for row in rows]
 
 
-def test_what_was_interrupted_and_torn_ends_as_what_was_not(modules, tmp_path, monkeypatch, capsys):
-    fits, program = modules
-    monkeypatch.setattr(fits, "SAMPLES", 20)
+def test_what_was_interrupted_and_torn_ends_as_what_was_not(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "SAMPLES", 20)
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     runs = list(program.schedule())
     assert interrupted_after(program, monkeypatch, whole, 10**6) == runs
@@ -340,6 +343,21 @@ def test_another_text_is_refused(program, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         program.main()
     assert "are of another text: other" in capsys.readouterr().err
+
+
+def test_a_law_of_the_runs_so_far(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "SAMPLES", 20)
+    out = tmp_path / "rows.jsonl"
+    interrupted_after(program, monkeypatch, out, 40)
+    rows = program.read(out)[0]
+    monkeypatch.setattr(sys, "argv", ["scaling_law", "--law", "--out", str(out)])
+    for _ in range(2):
+        program.main()
+    assert program.read(out)[0] == rows
+    laws = [line for line in without_times(out) if line["part"] == "law"]
+    assert [law["runs"] for law in laws] == [len(program.runs_of(rows, ("fitted", "left out")))]
+    assert [best["operations"] for best in laws[0]["best"]] == list(program.OPERATIONS)
+    assert laws[0]["others"].keys() == {"without embedding", "seeds as points", "squares"}
 
 
 def test_list_says_what_remains(program, tmp_path, monkeypatch, capsys):
