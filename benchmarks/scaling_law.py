@@ -41,8 +41,9 @@ Each line of the file is one run, an object:
 
 A line of the part "prediction" has instead `runs`, how many it is made from; `law`, what
 `scaling_fit.summary` says of them, each number [estimate, low, high]; and `predicted`: a list of
-size, tokens, loss, low, high. A line of the part "law" has also `best`: for some `operations` the
-`size` with the lowest loss, with its interval; and `others`: laws fitted in other ways.
+size, parameters, tokens, loss, low, high. A line of the part "law" has also `best`: for some
+`operations` the `size` with the lowest loss, with its interval; and `others`: laws fitted in other
+ways.
 """
 
 import argparse
@@ -101,7 +102,7 @@ SEEDS = {
 FIRST = 2e11
 """Operations of the largest run that is done before anything is predicted."""
 LEFT_OUT = (
-    *(("5M", 0), ("25k", 3), ("130k", 3), ("350k", 3)),
+    *(("25k", 3), ("5M", 0), ("130k", 3), ("350k", 3)),
     *(("5M", 1), ("130k", 4), ("350k", 4), ("5M", 2)),
 )
 """Sizes and budgets that are predicted before they are trained."""
@@ -367,9 +368,10 @@ def runs_of(
 
 def predicted(found: Fitted, size: str, tokens: int) -> dict[str, Any]:
     """What is expected of a run."""
-    numbers = prediction(found, sum(parameters_of(size)), tokens)
-    loss, low, high = (round(number, 4) for number in numbers)
-    return {"size": size, "tokens": tokens, "loss": loss, "low": low, "high": high}
+    parameters = sum(parameters_of(size))
+    loss, low, high = (round(number, 4) for number in prediction(found, parameters, tokens))
+    named = {"size": size, "parameters": parameters, "tokens": tokens}
+    return {**named, "loss": loss, "low": low, "high": high}
 
 
 def prediction_row(rows: Rows) -> dict[str, Any]:
