@@ -120,7 +120,7 @@ HELD_OUT_ROWS = 512
 SAMPLES = 400
 """Of the bootstrap."""
 FITTED_AT_LAST = ("fitted", "left out")
-OPERATIONS = (1e10, 3e10, 1e11, 3e11, 1e12)
+OPERATIONS = (3e10, 1e11, 3e11, 1e12)
 """Of trainings for which the best size is asked."""
 FILE = Path(__file__).with_suffix(".jsonl")
 
