@@ -38,6 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+from torch_transformer import TorchTransformer
 
 from minitransformer import (
     BPETokenizer,
@@ -189,7 +190,7 @@ def translation_row(
     """A training step of an encoder-decoder on each of the batches."""
     vocab_size, d_model = ours.config.tgt_vocab_size, ours.config.d_model
     sizes = (vocab_size, d_model, ours.config.num_decoder_layers, 0.1)
-    torchs, xs = peers.TorchTransformer(ours), peers.XTranslator(*sizes)
+    torchs, xs = TorchTransformer(ours), peers.XTranslator(*sizes)
     losses: dict[str, tuple[nn.Module, Callable[..., Tensor]]] = {
         OURS: (ours, partial(ours.loss, smoothing=0.0)),
         "torch.nn": (torchs, partial(torchs.loss, smoothing=0.0)),

@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 import grammar
 import multi30k
-import peers
 import torch
 from torch import nn
+from torch_transformer import TorchTransformer
 
 from minitransformer import (
     Trainer,
@@ -76,7 +76,7 @@ TASKS = {"number_words": number_words_task, "grammar": grammar_task, "multi30k":
 def race(task: str, seed: int) -> dict[str, tuple[int, float, float]]:
     """Train both in turn; for each the step, the seconds and the score at the goal."""
     ours, judge, goal = TASKS[task](seed)
-    twin = peers.TorchTransformer(ours.model, dropout_inside=True)
+    twin = TorchTransformer(ours.model, dropout_inside=True)
     theirs = Trainer(twin, ours.texts, *ours.tokenizers.values(), ours.config)
     running, seconds = {OURS: ours, TORCHS: theirs}, {OURS: 0.0, TORCHS: 0.0}
     finished: dict[str, tuple[int, float, float]] = {}
