@@ -1,5 +1,6 @@
 """`torch.nn.Transformer` made to do what our model does: the baseline of speed and of quality."""
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -34,16 +35,18 @@ class TorchTransformer(nn.Module):
         )
         self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
         self.dropout = nn.Dropout(config.dropout)
-        self.transformer = nn.Transformer(
-            config.d_model,
-            config.num_heads,
-            config.num_encoder_layers,
-            config.num_decoder_layers,
-            config.d_ff,
-            config.dropout,
-            batch_first=True,
-            norm_first=True,
-        )
+        with warnings.catch_warnings():  # with norm_first there are none, and it says so
+            warnings.filterwarnings("ignore", "enable_nested_tensor")
+            self.transformer = nn.Transformer(
+                config.d_model,
+                config.num_heads,
+                config.num_encoder_layers,
+                config.num_decoder_layers,
+                config.d_ff,
+                config.dropout,
+                batch_first=True,
+                norm_first=True,
+            )
         for module in [] if dropout_inside else self.transformer.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0

@@ -1,0 +1,127 @@
+"""What `speedrun.py` trains: a baseline for each task, and the records, each a small diff.
+
+Who has a faster recipe adds a `Record` to the list of its task: what it changes, and why that
+helps. A change is any field of `Recipe`.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that is decided before a run; as it stands, the paper's recipe with PyTorch's layers."""
+
+    library: Literal["torch", "ours"] = "torch"
+    """Whose layers: `torch.nn.Transformer` as it comes, or the package's with packed training."""
+    steps: int = 600
+    """Length of the schedule; what the model can do at its end counts."""
+    warmup_steps: int = 100
+    """Steps in which the learning rate grows."""
+    peak: float = 3e-3
+    """The highest learning rate of Adam."""
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """How it falls: along half a cosine, or along a line."""
+    batch_size: int = 128
+    """Pairs in a batch."""
+    first_batch_size: int | None = None
+    """Pairs in a batch of the first half of the steps, where that is another."""
+    short_first: float = 0.0
+    """The share of the steps in which only the shorter half of the pairs is learned."""
+    label_smoothing: float = 0.1
+    """ε of the loss."""
+    dropout: float = 0.1
+    """Of the model."""
+    positional_encoding: str = "sinusoidal"
+    """As `TransformerConfig` names it."""
+    target_tokens: int | None = None
+    """Size of the target's vocabulary of subwords; None for words."""
+    optimizer: Literal["adam", "muon"] = "adam"
+    """Of the matrices of hidden layers. Embeddings, norms and biases keep Adam."""
+    muon_rate: float = 0.02
+    """The highest learning rate of Muon."""
+    embedding_rate: float = 1.0
+    """The embeddings' learning rate, as a multiple of Adam's."""
+    zero_start: bool = False
+    """Whether each sub-layer's last projection starts at zero, so that layers start as identity."""
+    qk_norm: bool = False
+    """Whether queries and keys of self-attention are normalised."""
+    average: float = 0.0
+    """How much of the running mean of the weights stays at a step; 0 for no mean."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the products in a step."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A small diff of the recipe before it."""
+
+    name: str
+    why: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned, how well, and who has been fastest."""
+
+    name: str
+    target: float
+    """The share of held-out pairs that must be written without a mistake, in the mean of seeds."""
+    records: tuple[Record, ...]
+    """The first is the baseline: it changes what the task asks for."""
+
+    def recipe(self, number: int) -> Recipe:
+        """The recipe of a record: all changes up to its own."""
+        recipe = Recipe()
+        for record in self.records[: number + 1]:
+            recipe = replace(recipe, **record.changes)
+        return recipe
+
+    def alone(self, number: int) -> Recipe:
+        """The first record with the changes of one other, and the length of the last."""
+        return replace(self.recipe(1), **self.records[number].changes | self.length())
+
+    def without(self, number: int) -> Recipe:
+        """The last record without the changes of one other, in as many steps."""
+        recipe = Recipe()
+        for other, record in enumerate(self.records):
+            recipe = replace(recipe, **record.changes if other != number else {})
+        return replace(recipe, **self.length())
+
+    def length(self) -> dict[str, int]:
+        """The last record's steps."""
+        last = self.recipe(len(self.records) - 1)
+        return {"steps": last.steps, "warmup_steps": last.warmup_steps}
+
+
+BASELINE = "torch.nn.Transformer"
+NUMBER_WORDS = Task(
+    "number-words",
+    0.995,
+    (
+        Record(BASELINE, "As it comes, with chapter 9's recipe.", {"target_tokens": 305}),
+        Record(
+            "the package",
+            "Nothing is computed on padding, and dropout stands where the paper has it.",
+            {"library": "ours"},
+        ),
+        Record(
+            "better tokens",
+            "95 merges more, and a German number is half as many tokens: fewer steps to write "
+            "it, fewer places for a mistake.",
+            {"target_tokens": 400},
+        ),
+        Record(
+            "no dropout",
+            "A run this short sees each number two or three times: nothing is learned by heart.",
+            {"dropout": 0.0},
+        ),
+        Record(
+            "Muon, and a linear end",
+            "All directions of a matrix are learned at one pace; the rate falls to zero early.",
+            {"optimizer": "muon", "schedule": "linear", "steps": 200, "warmup_steps": 20},
+        ),
+    ),
+)
+TASKS = {task.name: task for task in (NUMBER_WORDS,)}
