@@ -22,7 +22,8 @@ line is one run, an object:
 - task, seed; kind: "record"; "alone", the change of a record added to the first one (the package
   with the baseline's recipe); "without", the last record without that change. The last two have
   the last record's number of steps.
-- record: its name; recipe: all of it; plan: its fingerprint. Lines of another plan do not count.
+- record: its name; number: its place in the list; recipe: all of it; plan: its fingerprint. Lines
+  of another plan do not count.
 - steps; cpu_seconds: of all training steps; baseline_step: CPU seconds of one of the baseline's,
   the mean of `PACES` timed in between, on batches of all lengths; cost: the first by the second.
 - score: the share of all held-out pairs that are written without a mistake; nats: the held-out
@@ -156,6 +157,7 @@ def train(run: Run) -> dict[str, Any]:
         "task": run.task,
         "kind": run.kind,
         "record": run.name,
+        "number": run.record,
         "seed": seed,
         "plan": plan_of(recipe),
         "recipe": asdict(recipe),
