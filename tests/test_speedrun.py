@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -209,7 +210,7 @@ def test_the_line_ends_at_zero(training):
     config = training.LinearConfig(steps=50, warmup_steps=10, peak_learning_rate=0.5)
     rates = [config.learning_rate(step, 12) for step in range(1, 51)]
     assert rates[9] == max(rates) == 0.5
-    falls = [after - before for before, after in zip(rates[9:], rates[10:], strict=False)]
+    falls = [after - before for before, after in pairwise(rates[9:])]
     assert rates[-1] == pytest.approx(-falls[0])
     assert falls == pytest.approx([falls[0]] * 40)
 
