@@ -43,7 +43,7 @@ from typing import Any
 
 import torch
 from ablations import append, fingerprint, made, mend
-from speedrun_records import TASKS, Recipe
+from speedrun_records import TASKS, Recipe, Task
 from speedrun_training import as_ours, held_out_nats, new_trainer, splits_of
 
 from minitransformer import exact_match
@@ -212,29 +212,39 @@ def effect(found: Sequence[dict[str, Any]]) -> str:
     return f"| {means['score']:.2%} | {means['nats']:.3f} | {means['cost']:.0f} "
 
 
+def records_table(rows: Rows, task: Task) -> list[str]:
+    """A line for each record that has been trained; "!" where it misses the target."""
+    lines = ["| | record | steps | right (lowest) | seeds | cost | ratio |", "|" + " --- |" * 7]
+    for number, record in enumerate(task.records):
+        found = of_seeds(rows, task.name, RECORD, number)
+        if found:
+            scores, costs = ([row[what] for row in found] for what in ("score", "cost"))
+            mean, steps = statistics.mean(scores), task.recipe(number).steps
+            right = f"{mean:.2%} ({min(scores):.2%})" + ("" if mean >= task.target else " !")
+            cost = f"{statistics.mean(costs):.0f} | {ratio(rows, task.name, number):.2f}"
+            lines.append(
+                f"| {number} | {record.name} | {steps} | {right} | {len(found)} | {cost} |"
+            )
+    return lines if len(lines) > 2 else ["no record has been trained"]
+
+
+def effects_table(rows: Rows, task: Task) -> list[str]:
+    """A line for each change that has been trained alone or been left out."""
+    names = "| change | alone: right | nats | cost | left out: right | nats | cost |"
+    lines = [names, "|" + " --- |" * 7]
+    for number, record in enumerate(task.records[1:], start=1):
+        kinds = [of_seeds(rows, task.name, kind, number) for kind in (ALONE, WITHOUT)]
+        if any(kinds):
+            lines.append(f"| {record.name} {''.join(map(effect, kinds))}|")
+    return lines if len(lines) > 2 else ["no effect has been measured"]
+
+
 def table(rows: Rows) -> str:
     """The records of all tasks, and what each change does alone and left out, as Markdown."""
     lines: list[str] = []
     for name, task in TASKS.items():
         lines += ["", f"**{name}**, target {task.target:.1%}", ""]
-        lines += ["| | record | steps | right (lowest) | seeds | cost | ratio |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
-        for number, record in enumerate(task.records):
-            found = of_seeds(rows, name, RECORD, number)
-            if found:
-                scores, costs = ([row[what] for row in found] for what in ("score", "cost"))
-                mean = statistics.mean(scores)
-                right = f"{mean:.2%} ({min(scores):.2%})" + ("" if mean >= task.target else " !")
-                cost = f"{statistics.mean(costs):.0f} | {ratio(rows, name, number):.2f}"
-                steps = task.recipe(number).steps
-                row = f"{record.name} | {steps} | {right} | {len(found)} | {cost}"
-                lines.append(f"| {number} | {row} |")
-        lines += ["", "| change | alone: right | nats | cost | left out: right | nats | cost |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
-        for number, record in enumerate(task.records[1:], start=1):
-            kinds = [of_seeds(rows, name, kind, number) for kind in (ALONE, WITHOUT)]
-            if any(kinds):
-                lines.append(f"| {record.name} {''.join(map(effect, kinds))}|")
+        lines += [*records_table(rows, task), "", *effects_table(rows, task)]
     return "\n".join(lines[1:])
 
 
