@@ -1,5 +1,6 @@
 """The speedrun: Muon is PyTorch's, records change what they name, runs go on after any stop."""
 
+import doctest
 import json
 import sys
 from dataclasses import asdict, replace
@@ -127,6 +128,11 @@ def test_zero_gradients_move_nothing(modules):
     matrix.grad = torch.zeros(4, 6)
     modules["muon"].Muon([matrix]).step()
     assert torch.equal(matrix, before)
+
+
+def test_examples(modules):
+    found = doctest.testmod(modules["muon"])
+    assert found.failed == 0 < found.attempted
 
 
 def test_muon_is_for_matrices(modules):
