@@ -1,0 +1,352 @@
+"""Longer than ever seen: what a model must be shown to write numbers longer than any of training.
+
+The main job, 800 steps of 128 pairs, with one thing changed, or two. What `SETTINGS` changes are
+the numbers of training (never the longest: none has more words, nor its German more letters, than
+the longest of the main job), and how positions are told. The splits that are measured are always
+those of the main job, and none of their numbers is trained on.
+
+python benchmarks/longer.py                           all runs that are not done yet, then the table
+python benchmarks/longer.py --only usual recipe       these settings alone
+python benchmarks/longer.py --list                    what remains, and the table; trains nothing
+python benchmarks/longer.py --seeds 0 --steps 300 --out search.jsonl     a quick look
+
+Stop it when you like: what is done stands in `longer.jsonl`, and the same command goes on. Each
+line is one run, an object:
+
+- setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names it.
+- plan: a fingerprint of the setting. Lines of another plan do not count.
+- texts: a fingerprint of the pairs of training.
+- millions, both: how many of them have millions, and how many have thousands too.
+- longest: of training and of `longer` the most words of a source, and the most tokens of a source
+  and of a target, each with its end.
+- right: the share of each split that is written without a mistake. "short" and "long" are the parts
+  of `longer` with at most as many words as training has, and with more; "one million" is a quarter
+  of the numbers from 1,000,001 to 1,000,999.
+- thousands: how many of the translations of `longer` have "tausend" in them.
+- next: of `longer` the share of next tokens that are right, given the right beginning.
+- cpu_seconds: of training and measuring, on one thread; made: date, python, torch,
+  minitransformer, threads, processor and its instructions.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from ablation_table import markdown
+from ablations import append, fingerprint, made, mend
+from since_2017 import half_width
+
+import minitransformer as mt
+from minitransformer.files import locked
+from minitransformer.tasks.jobs import words_and_subwords
+
+SEEDS = (0, 1, 2, 3, 4)
+SPLITS = ("held_out", "composition", "longer", "short", "long", "one million")
+ROOM = 40  # tokens of a translation; the longest has 28
+FILE = Path(__file__).with_suffix(".jsonl")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The main job with something changed."""
+
+    name: str
+    millions: float | None = None
+    """The share of training numbers with millions; None leaves the main job's, 5 %."""
+    thousands: bool = True
+    """Whether these may have thousands, where that makes them no longer than the longest."""
+    positions: str = "sinusoidal"
+    """The configuration's `positional_encoding`."""
+    decoder: bool = True
+    """Whether the decoder has positions, of those that act in attention."""
+    spread: int = 0
+    """In training each batch gets as many positions, in order, drawn from so many; 0: the first."""
+
+
+SETTINGS = (
+    Setting("usual"),
+    Setting("rotary", positions="rotary"),
+    Setting("ALiBi", positions="alibi"),
+    Setting("rotary, encoder alone", positions="rotary", decoder=False),
+    Setting("positions spread", spread=ROOM),
+    Setting("more millions", millions=0.15, thousands=False),
+    Setting("recipe", millions=0.15),
+    Setting("recipe, 5 %", millions=0.05),
+    Setting("recipe, rotary", millions=0.15, positions="rotary"),
+    Setting("recipe, positions spread", millions=0.15, spread=ROOM),
+)
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+# --- the numbers of training
+
+
+def word_count(text: str) -> int:
+    """Words between blanks: forty-two is one."""
+    return len(text.split())
+
+
+def most_words(pairs: Sequence[mt.TextPair]) -> int:
+    """Of the longest source."""
+    return max(word_count(pair.src) for pair in pairs)
+
+
+def training_pairs(
+    setting: Setting, seed: int, splits: dict[str, list[mt.TextPair]]
+) -> list[mt.TextPair]:
+    """The main job's pairs, or, with another share of millions, as many of another draw."""
+    usual = splits["train"]
+    if setting.millions is None:
+        return usual
+    allowed = most_words(usual)
+    most_letters = max(len(pair.tgt) for pair in usual)
+    tested = {pair.src for name, pairs in splits.items() if name != "train" for pair in pairs}
+    below = [pair for pair in usual if "million" not in pair.src]
+    generator = random.Random(f"longer {seed}")
+
+    def with_millions() -> mt.TextPair:
+        while True:
+            digits = generator.randint(1, 6 if setting.thousands else 3)
+            rest = generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+            number = generator.randint(1, 9) * 10**6 + rest
+            pair = mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de")))
+            if (
+                word_count(pair.src) <= allowed
+                and len(pair.tgt) <= most_letters
+                and pair.src not in tested
+                and mt.HELD_OUT_PAIRS.isdisjoint({rest % 100, rest // 1000 % 100})
+            ):
+                return pair
+
+    return [
+        with_millions() if generator.random() < setting.millions else generator.choice(below)
+        for _ in usual
+    ]
+
+
+# --- positions
+
+
+def tables(model: mt.Transformer) -> list[tuple[Any, torch.Tensor]]:
+    """The parts of a model with a table of positions, and the tables."""
+    kinds = (mt.SinusoidalPositionalEncoding, mt.RotaryPositionalEncoding)
+    return [(part, part.table) for part in model.modules() if isinstance(part, kinds)]
+
+
+class SpreadTrainer(mt.Trainer):
+    """A `Trainer` that gives each batch other positions, in order (Ruoss et al., 2023)."""
+
+    spread = 0
+
+    def train_step(self, batch: Any) -> dict[str, float]:
+        """One update with the positions of its step."""
+        if not self.spread:
+            return super().train_step(batch)
+        whole = tables(self.model)
+        length = max(max(len(example.src), len(example.tgt)) for example in batch)
+        self.seed(self.step + 1)
+        drawn = torch.randperm(self.spread)[:length].sort().values
+        for part, table in whole:
+            part.table = table[drawn]
+        try:
+            return super().train_step(batch)
+        finally:
+            for part, table in whole:
+                part.table = table
+
+
+# --- a run
+
+
+def new_trainer(setting: Setting, seed: int, steps: int, pairs: list[mt.TextPair]) -> SpreadTrainer:
+    """The main job with the changes of a setting."""
+    from minitransformer.tasks.jobs import JOBS
+
+    config = mt.TrainingConfig(seed=seed, steps=steps, warmup_steps=min(100, steps - 1))
+    tokenizers = words_and_subwords(pairs)
+    job = replace(
+        JOBS["number-words"],
+        splits=lambda _: {"train": pairs},
+        tokenizers=lambda _: tokenizers,
+        model={"positional_encoding": setting.positions},
+    )
+    model = job.new_trainer(config).model
+    if not setting.decoder:
+        for layer in model.decoder.layers:
+            layer.self_attention.rotary = layer.self_attention.position_bias = None
+    trainer = SpreadTrainer(model, pairs, *tokenizers, config)
+    trainer.spread = setting.spread
+    return trainer
+
+
+def to_measure(splits: dict[str, list[mt.TextPair]]) -> dict[str, list[mt.TextPair]]:
+    """The main job's splits, and numbers with one million."""
+    million = [10**6 + rest for rest in random.Random(0).sample(range(1, 1000), 250)]
+    found = {name: pairs for name, pairs in splits.items() if name != "train"}
+    found["one million"] = [
+        mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de"))) for number in million
+    ]
+    return found
+
+
+def longest(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> list[int]:
+    """Most words of a source, tokens of a source, and tokens of a target."""
+    examples = mt.encode_pairs(pairs, *trainer.tokenizers.values())
+    words = most_words(pairs)
+    return [words, max(len(e.src) for e in examples), max(len(e.tgt) - 1 for e in examples)]
+
+
+@torch.no_grad()
+def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
+    """The share of next tokens that are right, given the right beginning."""
+    batch = mt.collate(mt.encode_pairs(pairs, *trainer.tokenizers.values()))
+    trainer.model.eval()
+    right = real = 0
+    for src, tgt_input, tgt_output in zip(*(part.split(250) for part in batch), strict=True):
+        is_real = tgt_output != 0
+        hits = trainer.model(src, tgt_input).argmax(dim=-1) == tgt_output
+        right, real = right + (hits & is_real).sum().item(), real + is_real.sum().item()
+    return right / real
+
+
+def train(setting: Setting, seed: int, steps: int) -> dict[str, Any]:
+    """One run from its beginning to its end; the row of the file."""
+    splits = mt.number_words(seed)
+    pairs = training_pairs(setting, seed, splits)
+    trainer = new_trainer(setting, seed, steps, pairs)
+    begun = time.process_time()
+    trainer.fit(progress=False)
+    tokenizers = trainer.tokenizers.values()
+    hits: dict[str, list[bool]] = {}
+    for name, measured in to_measure(splits).items():
+        sources = [pair.src for pair in measured]
+        written = mt.translate(trainer.model, sources, *tokenizers, max_new_tokens=ROOM - 1)
+        hits[name] = [text == pair.tgt for text, pair in zip(written, measured, strict=True)]
+        if name == "longer":
+            thousands = sum("tausend" in text for text in written)
+            is_long = [word_count(source) > most_words(splits["train"]) for source in sources]
+            for part, wanted in (("short", False), ("long", True)):
+                both = zip(hits["longer"], is_long, strict=True)
+                hits[part] = [hit for hit, long in both if long is wanted]
+    return {
+        "setting": setting.name,
+        "seed": seed,
+        "steps": steps,
+        "changes": changes_of(setting),
+        "plan": plan_of(setting),
+        "texts": fingerprint([text for pair in pairs for text in pair]),
+        "millions": sum("million" in pair.src for pair in pairs),
+        "both": sum("million" in pair.src and "thousand" in pair.src for pair in pairs),
+        "longest": {
+            name: longest(trainer, of)
+            for name, of in (("train", pairs), ("longer", splits["longer"]))
+        },
+        "right": {name: round(statistics.mean(hits[name]), 5) for name in SPLITS},
+        "thousands": thousands,
+        "next": round(next_tokens(trainer, splits["longer"]), 5),
+        "cpu_seconds": round(time.process_time() - begun, 1),
+        "made": made(),
+    }
+
+
+# --- the file and the table
+
+
+def changes_of(setting: Setting) -> dict[str, Any]:
+    """What a setting changes, without what it leaves and its name."""
+    usual, own = asdict(Setting("")), asdict(setting)
+    return {name: own[name] for name in own if name != "name" and own[name] != usual[name]}
+
+
+def plan_of(setting: Setting) -> str:
+    """A fingerprint of all that is decided before a run."""
+    return fingerprint([json.dumps(asdict(setting), sort_keys=True)])
+
+
+def read(path: Path, steps: int) -> Rows:
+    """The rows of these plans and steps; of two the first counts, a torn last line does not.
+
+    Raises:
+        ValueError: if another line is damaged.
+    """
+    plans = {setting.name: plan_of(setting) for setting in SETTINGS}
+    content = path.read_bytes() if path.exists() else b""
+    rows: Rows = {}
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+            key, plan = (row["setting"], row["seed"]), (row["plan"], row["steps"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}, is no run: {line[:60]!r}") from error
+        if plan == (plans.get(key[0]), steps):
+            rows.setdefault(key, row)
+    return rows
+
+
+def remaining(rows: Rows, seeds: Sequence[int], only: Sequence[str]) -> Iterator[tuple]:
+    """The runs that are missing, seed by seed, so that settings are paired at any time."""
+    for seed in seeds:
+        for setting in SETTINGS:
+            if (not only or setting.name in only) and (setting.name, seed) not in rows:
+                yield setting, seed
+
+
+def cell(shares: Sequence[float]) -> str:
+    """The mean in per cent with its 95 % interval, cut off at 0 and 100; of one, the number."""
+    mean = statistics.mean(shares)
+    if len(shares) < 2:
+        return f"{mean:.1%}"
+    half = half_width(shares)
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return f"{mean:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def table(rows: Rows) -> str:
+    """Of each setting the share of each split that is right: mean over seeds, 95 % interval."""
+    lines = []
+    for setting in SETTINGS:
+        found = [row for (name, _), row in sorted(rows.items()) if name == setting.name]
+        if found:
+            cells = [cell([row["right"][split] for row in found]) for split in SPLITS]
+            following = cell([row["next"] for row in found])
+            lines.append([setting.name, str(len(found)), *cells, following])
+    return markdown(["setting", "runs", *SPLITS, "next tokens of `longer`"], lines)
+
+
+def main() -> None:
+    """Train what is missing and print the table."""
+    parser = argparse.ArgumentParser(description="longer numbers than any of training")
+    names = [setting.name for setting in SETTINGS]
+    parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="SETTING")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--steps", type=int, default=mt.TrainingConfig.steps)
+    parser.add_argument("--list", action="store_true", help="what remains; train nothing")
+    parser.add_argument("--out", type=Path, default=FILE)
+    args = parser.parse_args()
+    rows = read(args.out, args.steps)
+    if args.list:
+        for setting, seed in remaining(rows, args.seeds, args.only):
+            print(f"{setting.name}, seed {seed}")
+        print(table(rows))
+        return
+    torch.set_num_threads(1)
+    with locked(args.out):
+        mend(args.out)
+        for setting, seed in list(remaining(rows, args.seeds, args.only)):
+            row = train(setting, seed, args.steps)
+            rows[setting.name, seed] = row
+            append(args.out, row)
+            print(f"{setting.name}, seed {seed}:", row["right"], f"{row['cpu_seconds']:.0f} s")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
