@@ -1,20 +1,20 @@
 """Longer than ever seen: what a model must be shown to write numbers longer than any of training.
 
-The main job, 800 steps of 128 pairs, with one thing changed, or two. What `SETTINGS` changes are
-the numbers of training (never the longest: none has more words, nor its German more letters, than
-the longest of the main job), and how positions are told. The splits that are measured are always
-those of the main job, and none of their numbers is trained on.
+The main job with one thing changed, or two. What `SETTINGS` changes are the numbers of training
+(never the longest: none has more words, nor its German more letters, than the longest of the main
+job), and how positions are told. The splits that are measured are always those of the main job,
+and none of their numbers is trained on.
 
 python benchmarks/longer.py                           all runs that are not done yet, then the table
-python benchmarks/longer.py --only usual recipe       these settings alone
+python benchmarks/longer.py --only usual shown        these settings alone
 python benchmarks/longer.py --list                    what remains, and the table; trains nothing
-python benchmarks/longer.py --seeds 0 --steps 300 --out search.jsonl     a quick look
+python benchmarks/longer.py --size small              a smaller model, 10 to 20 seconds a run
 
 Stop it when you like: what is done stands in `longer.jsonl`, and the same command goes on. Each
 line is one run, an object:
 
-- setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names it.
-- plan: a fingerprint of the setting. Lines of another plan do not count.
+- size, setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names it.
+- plan: a fingerprint of size and setting. Lines of another plan do not count.
 - texts: a fingerprint of the pairs of training.
 - millions, both: how many of them have millions, and how many have thousands too.
 - longest: of training and of `longer` the most words of a source, and the most tokens of a source
@@ -34,7 +34,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from since_2017 import half_width
 
 import minitransformer as mt
 from minitransformer.files import locked
-from minitransformer.tasks.jobs import words_and_subwords
+from minitransformer.tasks.jobs import JOBS, words_and_subwords
 
 SEEDS = (0, 1, 2, 3, 4)
 SPLITS = ("held_out", "composition", "longer", "short", "long", "one million")
@@ -72,18 +72,46 @@ class Setting:
 
 SETTINGS = (
     Setting("usual"),
+    Setting("shown", millions=0.15),
+    Setting("shown, rotary", millions=0.15, positions="rotary"),
+    Setting("shown, spread", millions=0.15, spread=ROOM),
     Setting("rotary", positions="rotary"),
+    Setting("spread", spread=ROOM),
     Setting("ALiBi", positions="alibi"),
     Setting("rotary, encoder alone", positions="rotary", decoder=False),
-    Setting("positions spread", spread=ROOM),
     Setting("more millions", millions=0.15, thousands=False),
-    Setting("recipe", millions=0.15),
-    Setting("recipe, 5 %", millions=0.05),
-    Setting("recipe, rotary", millions=0.15, positions="rotary"),
-    Setting("recipe, positions spread", millions=0.15, spread=ROOM),
+    Setting("shown, 5 %", millions=0.05),
 )
+"""The first four first: the most that a short time can tell."""
 
-Rows = dict[tuple[str, int], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Size:
+    """A model and its training; what is not named is the main job's."""
+
+    tested: int
+    """How many pairs of a split are written."""
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+SIZES = {
+    "main": Size(2_000),
+    "small": Size(
+        300,
+        {
+            "d_model": 64,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "d_ff": 128,
+            "dropout": 0.0,
+        },
+        {"steps": 300, "batch_size": 64, "warmup_steps": 50, "peak_learning_rate": 4e-3},
+    ),
+}
+"""The small one is that of chapter 3."""
+
+Rows = dict[tuple[str, str, int], dict[str, Any]]
 
 
 # --- the numbers of training
@@ -112,10 +140,14 @@ def training_pairs(
     below = [pair for pair in usual if "million" not in pair.src]
     generator = random.Random(f"longer {seed}")
 
+    def group() -> int:
+        """Three digits, or fewer, or none."""
+        digits = generator.randint(0, 3)
+        return generator.randrange(10 ** (digits - 1), 10**digits) if digits else 0
+
     def with_millions() -> mt.TextPair:
         while True:
-            digits = generator.randint(1, 6 if setting.thousands else 3)
-            rest = generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+            rest = group() + (1000 * group() if setting.thousands else 0)
             number = generator.randint(1, 9) * 10**6 + rest
             pair = mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de")))
             if (
@@ -144,7 +176,9 @@ def tables(model: mt.Transformer) -> list[tuple[Any, torch.Tensor]]:
 class SpreadTrainer(mt.Trainer):
     """A `Trainer` that gives each batch other positions, in order (Ruoss et al., 2023)."""
 
-    spread = 0
+    def __init__(self, usual: mt.Trainer, spread: int) -> None:
+        self.begin(usual.model, usual.texts, usual.tokenizers, usual.config)
+        self.examples, self.spread = usual.examples, spread
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update with the positions of its step."""
@@ -166,33 +200,29 @@ class SpreadTrainer(mt.Trainer):
 # --- a run
 
 
-def new_trainer(setting: Setting, seed: int, steps: int, pairs: list[mt.TextPair]) -> SpreadTrainer:
-    """The main job with the changes of a setting."""
-    from minitransformer.tasks.jobs import JOBS
-
-    config = mt.TrainingConfig(seed=seed, steps=steps, warmup_steps=min(100, steps - 1))
+def new_trainer(size: Size, setting: Setting, seed: int, pairs: list[mt.TextPair]) -> SpreadTrainer:
+    """The main job with the changes of a size and a setting."""
     tokenizers = words_and_subwords(pairs)
     job = replace(
         JOBS["number-words"],
         splits=lambda _: {"train": pairs},
         tokenizers=lambda _: tokenizers,
-        model={"positional_encoding": setting.positions},
+        model=size.model | {"positional_encoding": setting.positions},
     )
-    model = job.new_trainer(config).model
+    usual = job.new_trainer(mt.TrainingConfig(**{"seed": seed} | size.training))
     if not setting.decoder:
-        for layer in model.decoder.layers:
+        for layer in usual.model.decoder.layers:
             layer.self_attention.rotary = layer.self_attention.position_bias = None
-    trainer = SpreadTrainer(model, pairs, *tokenizers, config)
-    trainer.spread = setting.spread
-    return trainer
+    return SpreadTrainer(usual, setting.spread)
 
 
-def to_measure(splits: dict[str, list[mt.TextPair]]) -> dict[str, list[mt.TextPair]]:
-    """The main job's splits, and numbers with one million."""
+def to_measure(splits: dict[str, list[mt.TextPair]], tested: int) -> dict[str, list[mt.TextPair]]:
+    """The first pairs of the main job's splits, and numbers with one million."""
     million = [10**6 + rest for rest in random.Random(0).sample(range(1, 1000), 250)]
-    found = {name: pairs for name, pairs in splits.items() if name != "train"}
+    found = {name: pairs[:tested] for name, pairs in splits.items() if name != "train"}
     found["one million"] = [
-        mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de"))) for number in million
+        mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de")))
+        for number in million[:tested]
     ]
     return found
 
@@ -200,8 +230,13 @@ def to_measure(splits: dict[str, list[mt.TextPair]]) -> dict[str, list[mt.TextPa
 def longest(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> list[int]:
     """Most words of a source, tokens of a source, and tokens of a target."""
     examples = mt.encode_pairs(pairs, *trainer.tokenizers.values())
-    words = most_words(pairs)
-    return [words, max(len(e.src) for e in examples), max(len(e.tgt) - 1 for e in examples)]
+    tokens = (max(len(e.src) for e in examples), max(len(e.tgt) - 1 for e in examples))
+    return [most_words(pairs), *tokens]
+
+
+def share(hits: Sequence[bool]) -> float | None:
+    """How many of these are true; none where there are none."""
+    return round(statistics.mean(hits), 5) if hits else None
 
 
 @torch.no_grad()
@@ -217,41 +252,43 @@ def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
     return right / real
 
 
-def train(setting: Setting, seed: int, steps: int) -> dict[str, Any]:
-    """One run from its beginning to its end; the row of the file."""
-    splits = mt.number_words(seed)
+def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
+    """One run of a size from its beginning to its end; the row of the file."""
+    size, splits = SIZES[name], mt.number_words(seed)
     pairs = training_pairs(setting, seed, splits)
-    trainer = new_trainer(setting, seed, steps, pairs)
+    trainer = new_trainer(size, setting, seed, pairs)
     begun = time.process_time()
     trainer.fit(progress=False)
     tokenizers = trainer.tokenizers.values()
+    tested = to_measure(splits, size.tested)
     hits: dict[str, list[bool]] = {}
-    for name, measured in to_measure(splits).items():
+    for split, measured in tested.items():
         sources = [pair.src for pair in measured]
         written = mt.translate(trainer.model, sources, *tokenizers, max_new_tokens=ROOM - 1)
-        hits[name] = [text == pair.tgt for text, pair in zip(written, measured, strict=True)]
-        if name == "longer":
+        hits[split] = [text == pair.tgt for text, pair in zip(written, measured, strict=True)]
+        if split == "longer":
             thousands = sum("tausend" in text for text in written)
             is_long = [word_count(source) > most_words(splits["train"]) for source in sources]
             for part, wanted in (("short", False), ("long", True)):
                 both = zip(hits["longer"], is_long, strict=True)
                 hits[part] = [hit for hit, long in both if long is wanted]
     return {
+        "size": name,
         "setting": setting.name,
         "seed": seed,
-        "steps": steps,
+        "steps": trainer.step,
         "changes": changes_of(setting),
-        "plan": plan_of(setting),
+        "plan": plan_of(name, setting),
         "texts": fingerprint([text for pair in pairs for text in pair]),
         "millions": sum("million" in pair.src for pair in pairs),
         "both": sum("million" in pair.src and "thousand" in pair.src for pair in pairs),
         "longest": {
-            name: longest(trainer, of)
-            for name, of in (("train", pairs), ("longer", splits["longer"]))
+            of: longest(trainer, texts)
+            for of, texts in (("train", pairs), ("longer", splits["longer"]))
         },
-        "right": {name: round(statistics.mean(hits[name]), 5) for name in SPLITS},
+        "right": {split: share(hits[split]) for split in SPLITS},
         "thousands": thousands,
-        "next": round(next_tokens(trainer, splits["longer"]), 5),
+        "next": round(next_tokens(trainer, tested["longer"]), 5),
         "cpu_seconds": round(time.process_time() - begun, 1),
         "made": made(),
     }
@@ -266,41 +303,46 @@ def changes_of(setting: Setting) -> dict[str, Any]:
     return {name: own[name] for name in own if name != "name" and own[name] != usual[name]}
 
 
-def plan_of(setting: Setting) -> str:
+def plan_of(size: str, setting: Setting) -> str:
     """A fingerprint of all that is decided before a run."""
-    return fingerprint([json.dumps(asdict(setting), sort_keys=True)])
+    return fingerprint([json.dumps([asdict(SIZES[size]), asdict(setting)], sort_keys=True)])
 
 
-def read(path: Path, steps: int) -> Rows:
-    """The rows of these plans and steps; of two the first counts, a torn last line does not.
+def read(path: Path) -> Rows:
+    """The rows of these plans; the first counts where there are two, and a torn last line does not.
 
     Raises:
         ValueError: if another line is damaged.
     """
-    plans = {setting.name: plan_of(setting) for setting in SETTINGS}
+    plans = {(size, s.name): plan_of(size, s) for size in SIZES for s in SETTINGS}
     content = path.read_bytes() if path.exists() else b""
     rows: Rows = {}
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line)
-            key, plan = (row["setting"], row["seed"]), (row["plan"], row["steps"])
+            key, plan = (row["size"], row["setting"], row["seed"]), row["plan"]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path}, line {number}, is no run: {line[:60]!r}") from error
-        if plan == (plans.get(key[0]), steps):
+        if plan == plans.get(key[:2]):
             rows.setdefault(key, row)
     return rows
 
 
-def remaining(rows: Rows, seeds: Sequence[int], only: Sequence[str]) -> Iterator[tuple]:
+def remaining(
+    rows: Rows, size: str, seeds: Sequence[int] = SEEDS, only: Sequence[str] = ()
+) -> Iterator[tuple[Setting, int]]:
     """The runs that are missing, seed by seed, so that settings are paired at any time."""
     for seed in seeds:
         for setting in SETTINGS:
-            if (not only or setting.name in only) and (setting.name, seed) not in rows:
+            if (not only or setting.name in only) and (size, setting.name, seed) not in rows:
                 yield setting, seed
 
 
-def cell(shares: Sequence[float]) -> str:
+def cell(found: Sequence[float | None]) -> str:
     """The mean in per cent with its 95 % interval, cut off at 0 and 100; of one, the number."""
+    shares = [number for number in found if number is not None]
+    if not shares:
+        return "–"
     mean = statistics.mean(shares)
     if len(shares) < 2:
         return f"{mean:.1%}"
@@ -309,11 +351,11 @@ def cell(shares: Sequence[float]) -> str:
     return f"{mean:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def table(rows: Rows) -> str:
+def table(rows: Rows, size: str) -> str:
     """Of each setting the share of each split that is right: mean over seeds, 95 % interval."""
     lines = []
     for setting in SETTINGS:
-        found = [row for (name, _), row in sorted(rows.items()) if name == setting.name]
+        found = [row for key, row in sorted(rows.items()) if key[:2] == (size, setting.name)]
         if found:
             cells = [cell([row["right"][split] for row in found]) for split in SPLITS]
             following = cell([row["next"] for row in found])
@@ -326,26 +368,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="longer numbers than any of training")
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="SETTING")
+    parser.add_argument("--size", choices=SIZES, default="main")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    parser.add_argument("--steps", type=int, default=mt.TrainingConfig.steps)
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
     parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args()
-    rows = read(args.out, args.steps)
+    rows = read(args.out)
+    missing = list(remaining(rows, args.size, args.seeds, args.only))
     if args.list:
-        for setting, seed in remaining(rows, args.seeds, args.only):
+        for setting, seed in missing:
             print(f"{setting.name}, seed {seed}")
-        print(table(rows))
+        print(table(rows, args.size))
         return
     torch.set_num_threads(1)
     with locked(args.out):
         mend(args.out)
-        for setting, seed in list(remaining(rows, args.seeds, args.only)):
-            row = train(setting, seed, args.steps)
-            rows[setting.name, seed] = row
+        for setting, seed in missing:
+            row = train(args.size, setting, seed)
+            rows[args.size, setting.name, seed] = row
             append(args.out, row)
-            print(f"{setting.name}, seed {seed}:", row["right"], f"{row['cpu_seconds']:.0f} s")
-    print(table(rows))
+            took = f"{row['cpu_seconds']:.0f} s"
+            print(f"{setting.name}, seed {seed}:", row["right"], took, flush=True)
+    print(table(rows, args.size))
 
 
 if __name__ == "__main__":
