@@ -35,6 +35,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,25 @@ def training_pairs(
     ]
 
 
+@dataclass(frozen=True)
+class Data:
+    """What a run learns from and is measured on."""
+
+    splits: dict[str, list[mt.TextPair]]
+    texts: list[mt.TextPair]
+    tokenizers: dict[str, mt.Tokenizer]
+    encoded: list[mt.Example]
+
+
+@lru_cache(maxsize=8)
+def data_of(millions: float | None, thousands: bool, seed: int) -> Data:
+    """Made once for all settings with the same numbers."""
+    splits = mt.number_words(seed)
+    pairs = training_pairs(Setting("", millions, thousands), seed, splits)
+    src, tgt = words_and_subwords(pairs)
+    return Data(splits, pairs, {"src": src, "tgt": tgt}, mt.encode_pairs(pairs, src, tgt))
+
+
 # --- positions
 
 
@@ -176,9 +196,9 @@ def tables(model: mt.Transformer) -> list[tuple[Any, torch.Tensor]]:
 class SpreadTrainer(mt.Trainer):
     """A `Trainer` that gives each batch other positions, in order (Ruoss et al., 2023)."""
 
-    def __init__(self, usual: mt.Trainer, spread: int) -> None:
-        self.begin(usual.model, usual.texts, usual.tokenizers, usual.config)
-        self.examples, self.spread = usual.examples, spread
+    def __init__(self, model: Any, data: Data, config: mt.TrainingConfig, spread: int) -> None:
+        self.begin(model, data.texts, data.tokenizers, config)
+        self.examples, self.spread = data.encoded, spread
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update with the positions of its step."""
@@ -200,20 +220,19 @@ class SpreadTrainer(mt.Trainer):
 # --- a run
 
 
-def new_trainer(size: Size, setting: Setting, seed: int, pairs: list[mt.TextPair]) -> SpreadTrainer:
+def new_trainer(size: Size, setting: Setting, seed: int, data: Data) -> SpreadTrainer:
     """The main job with the changes of a size and a setting."""
-    tokenizers = words_and_subwords(pairs)
     job = replace(
         JOBS["number-words"],
-        splits=lambda _: {"train": pairs},
-        tokenizers=lambda _: tokenizers,
+        splits=lambda _: {"train": data.texts[:1]},  # the model does not depend on them
+        tokenizers=lambda _: tuple(data.tokenizers.values()),
         model=size.model | {"positional_encoding": setting.positions},
     )
     usual = job.new_trainer(mt.TrainingConfig(**{"seed": seed} | size.training))
     if not setting.decoder:
         for layer in usual.model.decoder.layers:
             layer.self_attention.rotary = layer.self_attention.position_bias = None
-    return SpreadTrainer(usual, setting.spread)
+    return SpreadTrainer(usual.model, data, usual.config, setting.spread)
 
 
 def to_measure(splits: dict[str, list[mt.TextPair]], tested: int) -> dict[str, list[mt.TextPair]]:
@@ -254,9 +273,9 @@ def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
 
 def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
     """One run of a size from its beginning to its end; the row of the file."""
-    size, splits = SIZES[name], mt.number_words(seed)
-    pairs = training_pairs(setting, seed, splits)
-    trainer = new_trainer(size, setting, seed, pairs)
+    size, data = SIZES[name], data_of(setting.millions, setting.thousands, seed)
+    splits, pairs = data.splits, data.texts
+    trainer = new_trainer(size, setting, seed, data)
     begun = time.process_time()
     trainer.fit(progress=False)
     tokenizers = trainer.tokenizers.values()

@@ -43,11 +43,22 @@ def tiny(program, monkeypatch):
     training = {"steps": 3, "batch_size": 4, "warmup_steps": 2}
     monkeypatch.setattr(program.mt, "number_words", few)
     monkeypatch.setitem(program.SIZES, "small", program.Size(5, shape, training))
+    program.data_of.cache_clear()
+    yield
+    program.data_of.cache_clear()
 
 
 def named(program, name):
     """The setting of that name."""
     return next(setting for setting in program.SETTINGS if setting.name == name)
+
+
+@pytest.fixture(scope="module")
+def data(program, splits):
+    """Twenty pairs, encoded."""
+    pairs = splits["train"][:20]
+    src, tgt = program.words_and_subwords(pairs)
+    return program.Data(splits, pairs, {"src": src, "tgt": tgt}, mt.encode_pairs(pairs, src, tgt))
 
 
 def fake_row(program, setting, seed, right, size="small"):
@@ -127,10 +138,9 @@ def test_longer_falls_in_two_parts(program, splits):
 # --- models and positions
 
 
-def test_settings_change_what_they_name(program, tiny, splits):
-    pairs = splits["train"][:20]
+def test_settings_change_what_they_name(program, tiny, data):
     for setting in program.SETTINGS:
-        trainer = program.new_trainer(program.SIZES["small"], setting, 1, pairs)
+        trainer = program.new_trainer(program.SIZES["small"], setting, 1, data)
         assert trainer.model.config.positional_encoding == setting.positions
         assert trainer.model.config.d_model == 16
         assert trainer.spread == setting.spread
@@ -140,19 +150,26 @@ def test_settings_change_what_they_name(program, tiny, splits):
             assert (attention.position_bias is not None) == (has and setting.positions == "alibi")
 
 
-def test_main_size_is_the_main_job(program, splits):
-    pairs = splits["train"][:200]
-    trainer = program.new_trainer(program.SIZES["main"], named(program, "usual"), 0, pairs)
-    assert trainer.config == mt.TrainingConfig()
-    assert trainer.model.config.d_model == 128
+def test_main_size_is_the_main_job(program, data):
+    trainer = program.new_trainer(program.SIZES["main"], named(program, "usual"), 0, data)
+    job = replace(
+        program.JOBS["number-words"],
+        splits=lambda _: {"train": data.texts},
+        tokenizers=lambda _: tuple(data.tokenizers.values()),
+    ).new_trainer(mt.TrainingConfig())
+    assert trainer.config == job.config
+    assert trainer.examples == job.examples
+    assert trainer.model.config == job.model.config
+    for ours, theirs in zip(trainer.model.parameters(), job.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 def test_spread_positions_are_in_order_and_only_for_the_step(
-    program, tiny, splits, monkeypatch, positions
+    program, tiny, data, monkeypatch, positions
 ):
     setting = program.Setting("s", positions=positions, spread=30)
-    trainer = program.new_trainer(program.SIZES["small"], setting, 1, splits["train"][:20])
+    trainer = program.new_trainer(program.SIZES["small"], setting, 1, data)
     whole = [table.clone() for _, table in program.tables(trainer.model)]
     assert whole
     used = []
@@ -175,12 +192,11 @@ def test_spread_positions_are_in_order_and_only_for_the_step(
     assert len({tuple(places) for places in drawn}) == len(drawn) == 3
 
 
-def test_without_spread_nothing_is_drawn(program, tiny, splits):
-    pairs = splits["train"][:20]
-    trainer = program.new_trainer(program.SIZES["small"], named(program, "usual"), 1, pairs)
+def test_without_spread_nothing_is_drawn(program, tiny, data):
+    trainer = program.new_trainer(program.SIZES["small"], named(program, "usual"), 1, data)
     usual = mt.Trainer(
         mt.Transformer(trainer.model.config, torch.Generator().manual_seed(1)),
-        pairs,
+        data.texts,
         *trainer.tokenizers.values(),
         trainer.config,
     )
