@@ -79,8 +79,7 @@ many processes.
 | `encoder_decoder` | 8 | layers and their stacks |
 | `config`, `transformer` | 8 | the configuration of a model; the whole model |
 | `data`, `training` | 9 | examples and batches; loss, schedules, settings |
-| `trainer`, `optimizers` | 9 | the training loop; which parameter is treated how |
-| `evaluation` | 9 | measuring on what was held out, and ending by it |
+| `trainer`, `optimizers`, `evaluation` | 9 | the training loop; what moves a weight; what ends it |
 | `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
 | `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
@@ -155,7 +154,7 @@ from minitransformer.logits_processors import (
     suppress_tokens,
 )
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.optimizers import new_optimizer, parameter_rules
+from minitransformer.optimizers import ParameterRule, new_optimizer, parameter_rules
 from minitransformer.planner import HARDWARE, Hardware, Plan, plan
 from minitransformer.plotting import (
     plot_attention,
@@ -219,6 +218,7 @@ __all__ = [
     "OutputProjection",
     "PackedMask",
     "Packing",
+    "ParameterRule",
     "Plan",
     "RMSNorm",
     "ResidualConnection",
