@@ -15,12 +15,11 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from ablation_settings import CHANGES
 from torch import nn
 
 from minitransformer import (
-    FeedForward,
     LayerNorm,
-    MultiHeadAttention,
     OutputProjection,
     TokenEmbedding,
     Trainer,
@@ -48,30 +47,11 @@ def with_final_norm(model: Transformer) -> None:
     model.encoder.norm, model.decoder.norm = LayerNorm(width), LayerNorm(width)
 
 
-def dropout_inside(model: Transformer) -> None:
-    """Also drop attention weights and inner units, as the released code does since version 2."""
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.attention.dropout = 0.1
-        elif isinstance(module, FeedForward):
-            module.dropout.p = 0.1
-
-
 def without_embedding_scale(model: Transformer) -> None:
     """Undo the factor √d_model."""
     scale = math.sqrt(model.config.d_model)
     for embedding in {model.src_embedding, model.tgt_embedding}:
         embedding.register_forward_hook(lambda _, inputs, output: output / scale)
-
-
-def sines_then_cosines(model: Transformer) -> None:
-    """The released code's table: sines in one half, cosines in the other, 10000 reached."""
-    table = model.positions.table
-    length, width = table.shape
-    half = width // 2
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    angle = position * 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / (half - 1))
-    table.copy_(torch.cat([angle.sin(), angle.cos()], dim=1))
 
 
 def torch_start(model: Transformer) -> None:
@@ -86,6 +66,11 @@ def torch_start(model: Transformer) -> None:
             nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5))
 
 
+def changed(name: str) -> Change:
+    """A change that the ablations have, too."""
+    return lambda model: CHANGES[name](model, torch.Generator())
+
+
 def nothing(model: Transformer) -> None:
     """Change nothing."""
 
@@ -98,11 +83,11 @@ VARIANTS: dict[str, tuple[dict, dict, Change]] = {
     "no final norm": ({}, {}, without_final_norm),
     "RMSNorm": ({"norm": "rms_norm"}, {}, nothing),
     "no attention biases": ({"attention_bias": False}, {}, nothing),
-    "dropout inside too": ({}, {}, dropout_inside),
+    "dropout inside too": ({}, {}, changed("dropout inside")),
     "no embedding scale": ({}, {}, without_embedding_scale),
     "untied output": ({"tie_output": False}, {}, nothing),
     "one table of three": ({"share_embeddings": True}, {}, nothing),
-    "sines, then cosines": ({}, {}, sines_then_cosines),
+    "sines, then cosines": ({}, {}, changed("sines, then cosines")),
     "PyTorch's start": ({}, {}, torch_start),
     "no label smoothing": ({}, {"label_smoothing": 0.0}, nothing),
     "no warm-up": ({}, {"warmup_steps": 1}, nothing),
