@@ -59,10 +59,8 @@ class Setting:
     """The main job with something changed."""
 
     name: str
-    millions: float | None = None
-    """The share of training numbers with millions; None leaves the main job's, 5 %."""
-    thousands: bool = True
-    """Whether these may have thousands, where that makes them no longer than the longest."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """What `number_words` is asked for: another share of millions, or thousands with them."""
     positions: str = "sinusoidal"
     """The configuration's `positional_encoding`."""
     decoder: bool = True
@@ -71,19 +69,19 @@ class Setting:
     """In training each batch gets as many positions, in order, drawn from so many; 0: the first."""
 
 
+SHOWN = {"millions": 0.15, "with_thousands": True}
 SETTINGS = (
     Setting("usual"),
-    Setting("shown", millions=0.15),
-    Setting("shown, rotary", millions=0.15, positions="rotary"),
-    Setting("shown, spread", millions=0.15, spread=ROOM),
+    Setting("shown", SHOWN),
     Setting("rotary", positions="rotary"),
-    Setting("spread", spread=ROOM),
-    Setting("ALiBi", positions="alibi"),
-    Setting("rotary, encoder alone", positions="rotary", decoder=False),
-    Setting("more millions", millions=0.15, thousands=False),
-    Setting("shown, 5 %", millions=0.05),
+    Setting("shown, rotary", SHOWN, positions="rotary"),
+    Setting("more millions, rotary", {"millions": 0.15}, positions="rotary"),
+    Setting("shown in 5 %, rotary", SHOWN | {"millions": 0.05}, positions="rotary"),
+    Setting("shown, spread", SHOWN, spread=ROOM),
+    Setting("shown, spread, rotary", SHOWN, positions="rotary", spread=ROOM),
+    Setting("shown, ALiBi", SHOWN, positions="alibi"),
+    Setting("shown, rotary, encoder alone", SHOWN, positions="rotary", decoder=False),
 )
-"""The first four first: the most that a short time can tell."""
 
 
 @dataclass(frozen=True)
@@ -128,43 +126,6 @@ def most_words(pairs: Sequence[mt.TextPair]) -> int:
     return max(word_count(pair.src) for pair in pairs)
 
 
-def training_pairs(
-    setting: Setting, seed: int, splits: dict[str, list[mt.TextPair]]
-) -> list[mt.TextPair]:
-    """The main job's pairs, or, with another share of millions, as many of another draw."""
-    usual = splits["train"]
-    if setting.millions is None:
-        return usual
-    allowed = most_words(usual)
-    most_letters = max(len(pair.tgt) for pair in usual)
-    tested = {pair.src for name, pairs in splits.items() if name != "train" for pair in pairs}
-    below = [pair for pair in usual if "million" not in pair.src]
-    generator = random.Random(f"longer {seed}")
-
-    def group() -> int:
-        """Three digits, or fewer, or none."""
-        digits = generator.randint(0, 3)
-        return generator.randrange(10 ** (digits - 1), 10**digits) if digits else 0
-
-    def with_millions() -> mt.TextPair:
-        while True:
-            rest = group() + (1000 * group() if setting.thousands else 0)
-            number = generator.randint(1, 9) * 10**6 + rest
-            pair = mt.TextPair(*(mt.number_in_words(number, to) for to in ("en", "de")))
-            if (
-                word_count(pair.src) <= allowed
-                and len(pair.tgt) <= most_letters
-                and pair.src not in tested
-                and mt.HELD_OUT_PAIRS.isdisjoint({rest % 100, rest // 1000 % 100})
-            ):
-                return pair
-
-    return [
-        with_millions() if generator.random() < setting.millions else generator.choice(below)
-        for _ in usual
-    ]
-
-
 @dataclass(frozen=True)
 class Data:
     """What a run learns from and is measured on."""
@@ -176,10 +137,10 @@ class Data:
 
 
 @lru_cache(maxsize=8)
-def data_of(millions: float | None, thousands: bool, seed: int) -> Data:
+def data_of(seed: int, **numbers: Any) -> Data:
     """Made once for all settings with the same numbers."""
-    splits = mt.number_words(seed)
-    pairs = training_pairs(Setting("", millions, thousands), seed, splits)
+    splits = mt.number_words(seed, **numbers)
+    pairs = splits["train"]
     src, tgt = words_and_subwords(pairs)
     return Data(splits, pairs, {"src": src, "tgt": tgt}, mt.encode_pairs(pairs, src, tgt))
 
@@ -273,7 +234,7 @@ def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
 
 def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
     """One run of a size from its beginning to its end; the row of the file."""
-    size, data = SIZES[name], data_of(setting.millions, setting.thousands, seed)
+    size, data = SIZES[name], data_of(seed, **setting.numbers)
     splits, pairs = data.splits, data.texts
     trainer = new_trainer(size, setting, seed, data)
     begun = time.process_time()

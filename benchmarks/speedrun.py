@@ -145,10 +145,8 @@ def train(run: Run) -> dict[str, Any]:
         seconds += timed_step(trainer, batch)
         if recipe != baseline and is_due(trainer.step, recipe.steps, PACES):
             pace += timed_step(pacer, next(paces)) / PACES
-        if trainer.step == recipe.steps:
-            trainer.finish()
         if is_due(trainer.step, recipe.steps, LOOKS):
-            nats = held_out_nats(trainer.model, held_out[:HELD_OUT], tokenizers)
+            nats = held_out_nats(trainer.averaged(), held_out[:HELD_OUT], tokenizers)
             looks.append([trainer.step, round(seconds, 2), round(nats, 4)])
         if trainer.step == recipe.steps:
             break
@@ -165,7 +163,7 @@ def train(run: Run) -> dict[str, Any]:
         "cpu_seconds": round(seconds, 2),
         "baseline_step": round(pace, 5),
         "cost": round(seconds / pace, 1),
-        "score": exact_match(as_ours(trainer.model, recipe), held_out, *tokenizers),
+        "score": exact_match(as_ours(trainer.averaged(), recipe), held_out, *tokenizers),
         "nats": looks[-1][-1],
         "looks": looks,
         "made": made(),

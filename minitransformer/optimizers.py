@@ -1,7 +1,7 @@
 """The optimiser by its name, which parameter it treats how, and the average of its steps.
 
 Built in chapter 9. Papers: "Adam" (Kingma & Ba, 2014); "Decoupled Weight Decay Regularization"
-(Loshchilov & Hutter, 2019); "Muon is Scalable for LLM Training" (Liu et al., 2025).
+(Loshchilov & Hutter, 2019).
 """
 
 import copy
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.muon import Muon
 from minitransformer.positional_encoding import LearnedPositionalEncoding
 from minitransformer.pretrained import named_weights
 from minitransformer.training import TrainingConfig
@@ -20,7 +21,6 @@ from minitransformer.training import TrainingConfig
 __all__ = ["ParameterRule", "new_optimizer", "parameter_rules"]
 
 Model = TypeVar("Model", bound=nn.Module)
-OLDEST_TORCH = "2.9"  # that has Muon
 TABLES = (TokenEmbedding, OutputProjection, LearnedPositionalEncoding, nn.Embedding)
 """What has a row for each token or position: two axes, but it is looked up, and multiplies nothing
 that other rows have a part in."""
@@ -119,23 +119,15 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
     """The optimiser of a training; its learning rate is to be set before every step.
 
     All parameters have the same rate. Adam moves a weight by the rate at most, and in the middle
-    of a training by some tenths of it. Muon moves a matrix of r rows and c columns by
-
-        0.2 · √max(r, c) · rate · (its momentum with all directions made equally long),
-
-    so that a weight moves by 0.2 of the rate in the quadratic mean, or less if the gradient has
-    fewer directions than the matrix. So a rate that suits Adam is one to begin with for Muon.
+    of a training by some tenths of it; `Muon` by 0.2 of it in the quadratic mean.
 
     Args:
         model: whose parameters.
         config: how it is trained.
 
     Returns:
-        PyTorch's; for "muon" two of them as one, with the same `param_groups`, `state`, `step` and
+        PyTorch's; for "muon" two as one, with the same `param_groups`, `state`, `step` and
         `zero_grad`.
-
-    Raises:
-        ImportError: if PyTorch is too old for "muon".
 
     Example:
         >>> optimizer = new_optimizer(nn.Linear(2, 3), TrainingConfig(optimizer="adamw"))
@@ -161,13 +153,7 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
     adam = torch.optim.AdamW(groups("adam"), **options)
     if config.optimizer == "adamw":
         return adam
-    if torch.__version__ < OLDEST_TORCH:
-        raise ImportError(
-            f"optimizer 'muon' needs PyTorch {OLDEST_TORCH} or newer, got {torch.__version__}; "
-            "'adam' and 'adamw' do not"
-        )
-    muon = torch.optim.Muon(groups("muon"), lr=0.0, adjust_lr_fn="match_rms_adamw")
-    return Together(muon, adam)
+    return Together(Muon(groups("muon"), lr=0.0), adam)
 
 
 @torch.no_grad()

@@ -3,16 +3,13 @@
 import pytest
 import torch
 from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
-from torch.torch_version import TorchVersion
 
 from minitransformer import TrainingConfig, new_optimizer, parameter_rules
-from minitransformer.optimizers import OLDEST_TORCH, copy_with, move_average
+from minitransformer.muon import Muon, orthogonalise, product_dtype
+from minitransformer.optimizers import copy_with, move_average
 from minitransformer.pretrained import named_weights
 
-NEEDS_MUON = pytest.mark.skipif(
-    torch.__version__ < OLDEST_TORCH, reason=f"PyTorch {torch.__version__} has no Muon"
-)
-OPTIMIZERS = ["adam", "adamw", pytest.param("muon", marks=NEEDS_MUON)]
+OPTIMIZERS = ["adam", "adamw", "muon"]
 RATE, DECAY = 4e-3, 0.3
 
 
@@ -84,7 +81,7 @@ def test_adamw_without_decay_is_adam():
         assert torch.equal(weight, adamw[name]), name
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=NEEDS_MUON)])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
     before, plain, _ = stepped(optimizer)
     _, decayed, _ = stepped(optimizer, DECAY)
@@ -94,7 +91,6 @@ def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
         assert (share == 0) == torch.equal(decayed[name], weight), name
 
 
-@NEEDS_MUON
 def test_muon_moves_matrices_equally_far_in_all_directions_and_the_rest_as_adam_does():
     before, after, gradients = stepped("muon")
     _, adam, _ = stepped("adam")
@@ -108,14 +104,6 @@ def test_muon_moves_matrices_equally_far_in_all_directions_and_the_rest_as_adam_
         assert len(found) > 1
         assert 0.5 < found.min() < found.max() < 1.3, name  # in bfloat16, to a third
         assert (before[name] - weight).square().mean().sqrt() < 0.23 * RATE, name
-
-
-def test_muon_names_the_version_that_it_needs(monkeypatch):
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.8.0"))
-    message = r"optimizer 'muon' needs PyTorch 2\.9 or newer, got 2\.8\.0; 'adam' and 'adamw' do"
-    with pytest.raises(ImportError, match=message):
-        copying_trainer(optimizer="muon")
-    copying_trainer(optimizer="adamw")
 
 
 # --- the average of weights
@@ -155,3 +143,80 @@ def test_copy_has_the_weights_given_and_leaves_the_model_alone():
     for name, weight in named_weights(found).items():
         assert torch.equal(weight, given.get(name, before[name])), name
         assert torch.equal(named_weights(model)[name], before[name]), name
+
+
+# --- Muon
+
+SHAPES = ((6, 6), (6, 9), (6, 6), (9, 6), (6, 9))
+
+
+def matrices():
+    """Parameters of several shapes, drawn from one seed."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_muon_is_that_of_pytorch(decay):
+    ours, theirs, begun = matrices(), matrices(), matrices()
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": decay}
+    optimizers = (
+        Muon(ours, **options),
+        torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"),
+    )
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other, start in zip(ours, theirs, begun, strict=True):
+        assert (one - other).norm() < 0.03 * (other - start).norm()  # products of eight bits
+
+
+def test_matrices_of_a_stack_do_not_mix():
+    stack = torch.randn(3, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = orthogonalise(stack)
+    torch.testing.assert_close(together, torch.stack([orthogonalise(matrix) for matrix in stack]))
+    torch.testing.assert_close(orthogonalise(stack.mT), together.mT)
+
+
+def test_orthogonalise_keeps_directions_and_evens_out_lengths():
+    generator = torch.Generator().manual_seed(1)
+    u, _ = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=generator))
+    v, _ = torch.linalg.qr(torch.randn(11, 7, dtype=torch.float64, generator=generator))
+    values = torch.tensor([5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2], dtype=torch.float64)
+    found = u.T @ orthogonalise(u * values @ v.T) @ v
+    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.25)).all()
+    assert (found - found.diagonal().diag()).abs().max() < 1e-9
+
+
+def test_gradients_of_zero_and_none_move_nothing():
+    one, other = matrices()[:2]
+    before = one.detach().clone(), other.detach().clone()
+    one.grad = torch.zeros(6, 6)
+    Muon([one, other], lr=0.1).step()
+    assert torch.equal(one, before[0])
+    assert torch.equal(other, before[1])
+
+
+def test_half_precision_only_where_it_is_fast(monkeypatch):
+    cpu = torch.device("cpu")
+    for capability, has, wanted in (
+        ("AVX512", True, torch.bfloat16),
+        ("AVX512", False, torch.float32),
+        ("AVX2", True, torch.float32),
+    ):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+        monkeypatch.setattr(
+            torch.cpu, "get_capabilities", lambda h=has: {"avx512_bf16": h}, raising=False
+        )
+        assert product_dtype(cpu) == wanted
+        assert product_dtype(torch.device("cuda")) == torch.bfloat16
+
+
+def test_muon_is_for_matrices():
+    with pytest.raises(ValueError, match=r"Muon is for matrices, got shape \(3,\)"):
+        Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)

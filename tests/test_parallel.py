@@ -23,7 +23,6 @@ from torch.torch_version import TorchVersion
 
 from minitransformer import fast
 from minitransformer.data import num_targets
-from minitransformer.optimizers import OLDEST_TORCH as MUON
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.layers import compute_again
 from minitransformer.parallel.parts import check_parts
@@ -165,7 +164,6 @@ def test_parts_are_what_the_plain_trainer_accumulates(kind, parts):
     assert trainer.history[0]["loss"] == plain.history[0]["loss"]  # the same dropout
 
 
-@pytest.mark.skipif(torch.__version__ < MUON, reason=f"PyTorch {torch.__version__} has no Muon")
 def test_muon_in_one_process_is_the_plain_trainer():
     plain, trainer = copying_trainer(optimizer="muon"), copying_trainer(optimizer="muon")
     plain.fit(progress=False)
@@ -291,7 +289,6 @@ def test_other_parts_than_accumulated_are_refused():
         ParallelTrainer(copying_trainer(accumulate=3), processes, parts=4)
 
 
-@pytest.mark.skipif(torch.__version__ < MUON, reason=f"PyTorch {torch.__version__} has no Muon")
 def test_muon_on_shares_is_refused():
     message = "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'"
     with join_processes() as processes, pytest.raises(ValueError, match=message):

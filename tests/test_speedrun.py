@@ -1,20 +1,17 @@
-"""The speedrun: Muon is PyTorch's, records change what they name, runs go on after any stop."""
+"""The speedrun: records change what they name, and runs go on after any stop."""
 
-import doctest
 import json
 import sys
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from minitransformer import TextPair, Trainer
+from minitransformer import TextPair
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-MODULES = ("muon", "speedrun", "speedrun_records", "speedrun_training", "torch_transformer")
+MODULES = ("speedrun", "speedrun_records", "speedrun_training", "torch_transformer")
 TINY = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 2}
 TINY |= {"d_ff": 20, "norm_first": True, "max_len": 32}
 
@@ -72,74 +69,6 @@ def tiny(modules, records, training, monkeypatch):
     return task
 
 
-# --- Muon
-
-
-def matrices(*shapes):
-    """Parameters of these shapes, drawn anew from one seed."""
-    generator = torch.Generator().manual_seed(3)
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-
-
-SHAPES = ((6, 6), (6, 9), (6, 6), (9, 6), (6, 9))
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
-def test_muon_is_that_of_pytorch(modules, decay):
-    ours, theirs, begun = (matrices(*SHAPES) for _ in range(3))
-    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": decay}
-    optimizers = modules["muon"].Muon(ours, **options), torch.optim.Muon(theirs, **options)
-    generator = torch.Generator().manual_seed(4)
-    for _ in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for one, other, start in zip(ours, theirs, begun, strict=True):
-        moved = (other - start).norm()
-        assert (one - other).norm() < 0.03 * moved  # both round products to eight bits
-
-
-def test_matrices_of_a_stack_do_not_mix(modules):
-    orthogonalise = modules["muon"].orthogonalise
-    stack = torch.randn(3, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    together = orthogonalise(stack, dtype=torch.float64)
-    alone = [orthogonalise(matrix, dtype=torch.float64) for matrix in stack]
-    torch.testing.assert_close(together, torch.stack(alone))
-    turned = orthogonalise(stack.mT, dtype=torch.float64)
-    torch.testing.assert_close(turned, together.mT)
-
-
-def test_orthogonalise_keeps_directions_and_evens_out_lengths(modules):
-    generator = torch.Generator().manual_seed(1)
-    u, _ = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=generator))
-    v, _ = torch.linalg.qr(torch.randn(11, 7, dtype=torch.float64, generator=generator))
-    values = torch.tensor([5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2], dtype=torch.float64)
-    found = u.T @ modules["muon"].orthogonalise(u * values @ v.T, dtype=torch.float64) @ v
-    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.25)).all()
-    assert (found - found.diagonal().diag()).abs().max() < 1e-9
-
-
-def test_zero_gradients_move_nothing(modules):
-    (matrix,) = matrices((4, 6))
-    before = matrix.detach().clone()
-    matrix.grad = torch.zeros(4, 6)
-    modules["muon"].Muon([matrix]).step()
-    assert torch.equal(matrix, before)
-
-
-def test_examples(modules):
-    found = doctest.testmod(modules["muon"])
-    assert found.failed == 0 < found.attempted
-
-
-def test_muon_is_for_matrices(modules):
-    with pytest.raises(ValueError, match=r"Muon is for matrices, got shape \(3,\)"):
-        modules["muon"].Muon([nn.Parameter(torch.zeros(3))])
-
-
 # --- recipes
 
 
@@ -184,80 +113,26 @@ def test_torch_and_ours_start_alike(training, tiny):
         assert torch.equal(one, other)
 
 
-def test_every_weight_has_one_optimiser(training, tiny):
-    for name in ("adam", "muon"):
-        recipe = replace(tiny.recipe(3), optimizer=name, embedding_rate=2.0)
-        trainer = training.new_trainer("tiny", recipe, 0)
-        groups = [g for o in trainer.optimizer.optimizers for g in o.param_groups]
-        found = [id(parameter) for group in groups for parameter in group["params"]]
-        assert sorted(found) == sorted(id(p) for p in trainer.model.parameters())
-        trainer.train_step(trainer.epoch(0)[0])
-        embedding = trainer.model.src_embedding.weight
-        rates = {g["lr"] for g in groups if any(p is embedding for p in g["params"])}
-        assert rates == {2 * trainer.history[0]["learning_rate"]}
+def test_a_recipe_names_what_the_package_names(training, tiny):
+    recipe = replace(tiny.recipe(3), average=0.8, schedule="linear", label_smoothing=0.05)
+    trainer = training.new_trainer("tiny", recipe, 7)
+    given, found = asdict(recipe), asdict(trainer.config)
+    assert found["seed"] == 7
+    assert {name: found[name] for name in found if name in given} == {
+        name: given[name] for name in given if name in found
+    }
+    assert given.keys() - found.keys() == {
+        *("library", "target_tokens", "dropout", "positional_encoding", "zero_start")
+    }
+    assert trainer.model.config.dropout == recipe.dropout
 
 
-def test_own_optimiser_without_own_rates_is_the_trainers(training, tiny):
-    trainers = [training.new_trainer("tiny", tiny.recipe(3), 0) for _ in range(2)]
-    recipe = replace(tiny.recipe(3), optimizer="adam")
-    trainers[0].optimizer = training.optimizers_of(recipe, trainers[0].model)
-    trainers[1].optimizer = Trainer(
-        trainers[1].model,
-        trainers[1].texts,
-        *trainers[1].tokenizers.values(),
-        trainers[1].config,
-    ).optimizer
-    for trainer in trainers:
-        trainer.fit(progress=False)
-    pairs = zip(*(trainer.model.parameters() for trainer in trainers), strict=True)
-    assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
-
-
-def test_the_line_ends_at_zero(training):
-    config = training.LinearConfig(steps=50, warmup_steps=10, peak_learning_rate=0.5)
-    rates = [config.learning_rate(step, 12) for step in range(1, 51)]
-    assert rates[9] == max(rates) == 0.5
-    falls = [after - before for before, after in pairwise(rates[9:])]
-    assert rates[-1] == pytest.approx(-falls[0])
-    assert falls == pytest.approx([falls[0]] * 40)
-
-
-def test_starts_and_norms(training, tiny):
-    plain = training.new_model(tiny.recipe(1), (9, 9), 0).eval()
-    zero = training.new_model(replace(tiny.recipe(1), zero_start=True), (9, 9), 0).eval()
-    normed = training.new_model(replace(tiny.recipe(1), qk_norm=True), (9, 9), 0)
+def test_layers_that_start_at_zero_are_identity(training, tiny):
     x = torch.randn(2, 5, 12)
-    assert torch.equal(zero.encoder.layers[0](x), x)
-    assert not torch.equal(plain.encoder.layers[0](x), x)
-    assert all(layer.self_attention.norm_q is not None for layer in normed.decoder.layers)
-    assert all(layer.cross_attention.norm_q is None for layer in normed.decoder.layers)
-
-
-def test_batches_of_phases(training, tiny):
-    recipe = replace(tiny.recipe(1), steps=8, first_batch_size=2, short_first=0.25)
-    trainer = training.new_trainer("tiny", recipe, 0)
-    median = sorted(len(e.src) + len(e.tgt) for e in trainer.examples)[15]
-    sizes, lengths = [], []
-    for batch in trainer.batches():
-        trainer.train_step(batch)
-        sizes.append(len(batch))
-        lengths.append(max(len(e.src) + len(e.tgt) for e in batch))
-    assert trainer.step == 8
-    assert max(sizes[:4]) == 2  # the last of a pass may be smaller
-    assert max(sizes[4:]) == 4
-    assert max(lengths[:2]) <= median
-
-
-def test_mean_of_weights(training, tiny):
-    trainer = training.new_trainer("tiny", replace(tiny.recipe(1), average=0.8), 0)
-    weight = trainer.model.tgt_embedding.weight
-    mean = weight.detach().clone()
-    for batch in trainer.epoch(0)[:3]:
-        trainer.train_step(batch)
-        mean = 0.8 * mean + 0.2 * weight.detach()
-    assert not torch.allclose(weight, mean)
-    trainer.finish()
-    assert torch.allclose(weight, mean, atol=1e-6)
+    for zero_start in (False, True):
+        recipe = replace(tiny.recipe(1), zero_start=zero_start)
+        model = training.new_model(recipe, (9, 9), 0).eval()
+        assert torch.equal(model.encoder.layers[0](x), x) == zero_start
 
 
 # --- runs, file and table

@@ -33,14 +33,10 @@ from minitransformer import (
     save_checkpoint,
     translate,
 )
-from minitransformer.optimizers import OLDEST_TORCH
 from minitransformer.pretrained import named_weights
 
 pytestmark = pytest.mark.slow
 
-NEEDS_MUON = pytest.mark.skipif(
-    torch.__version__ < OLDEST_TORCH, reason=f"PyTorch {torch.__version__} has no Muon"
-)
 OURS = {"trainer.py", "checkpoint.py", "evaluation.py", "test_trainer.py"}
 
 
@@ -196,7 +192,7 @@ RECIPES = {
 }
 each_recipe = pytest.mark.parametrize(
     "recipe",
-    [pytest.param(r, marks=NEEDS_MUON if n == "muon" else ()) for n, r in RECIPES.items()],
+    list(RECIPES.values()),
     ids=RECIPES,
 )
 

@@ -9,6 +9,9 @@ from minitransformer.data import TextPair
 
 __all__ = ["HELD_OUT_PAIRS", "number_in_words", "number_words"]
 
+MOST_WORDS = 7  # seven hundred seventy-seven thousand seven hundred seventy-seven
+MOST_LETTERS = 60
+
 HELD_OUT_PAIRS = frozenset({27, 35, 42, 58, 64, 73, 86, 91})
 """Tens-units pairs that the training numbers never hold; each digit occurs in other pairs.
 
@@ -43,7 +46,12 @@ def number_in_words(number: int, language: str) -> str:
 
 
 def number_words(
-    seed: int = 0, *, num_train: int = 20_000, num_held_out: int = 2_000
+    seed: int = 0,
+    *,
+    num_train: int = 20_000,
+    num_held_out: int = 2_000,
+    millions: float = 0.05,
+    with_thousands: bool = False,
 ) -> dict[str, list[TextPair]]:
     """Numbers in English words with their German, in four splits.
 
@@ -60,9 +68,14 @@ def number_words(
         seed: the draw; the same seed gives the same splits everywhere.
         num_train: size of `train`.
         num_held_out: size of each of the other splits.
+        millions: the share of `train` with millions.
+        with_thousands: whether these may have thousands too, as in "two million four thousand".
+            Then `longer` is new in its length alone: none of them has more than `MOST_WORDS` words
+            or `MOST_LETTERS` German letters, which numbers below 10⁶ have as well.
 
     Raises:
-        ValueError: if a size is below 1, or there are not enough numbers to hold out.
+        ValueError: if a size is below 1, there are not enough numbers to hold out, or `millions`
+            is no share.
 
     Example:
         >>> splits = number_words(num_train=10, num_held_out=3)
@@ -78,6 +91,8 @@ def number_words(
             "num_train must be at least 1 and num_held_out between 1 and 2000, "
             f"got {num_train} and {num_held_out}"
         )
+    if not 0 <= millions <= 1:
+        raise ValueError(f"millions must be between 0 and 1, got {millions}")
     generator = random.Random(f"number words {seed}")
 
     def draw(*digits: int) -> int:
@@ -86,6 +101,21 @@ def number_words(
 
     def holds_out(number: int) -> bool:
         return not HELD_OUT_PAIRS.isdisjoint({number % 100, number // 1000 % 100})
+
+    def group() -> int:
+        """Three digits, or fewer, or none."""
+        digits = generator.randint(0, 3)
+        return generator.randrange(10 ** (digits - 1), 10**digits) if digits else 0
+
+    def draw_with_thousands() -> int:
+        while True:
+            number = 10**6 * generator.randint(1, 9) + 1000 * group() + group()
+            is_short = (
+                len(number_in_words(number, "en").split()) <= MOST_WORDS
+                and len(number_in_words(number, "de")) <= MOST_LETTERS
+            )
+            if is_short and number not in longer and not holds_out(number):
+                return number
 
     held_out: dict[int, None] = {}  # a dict keeps the order of the draw, a set would not
     composition: dict[int, None] = {}
@@ -102,8 +132,11 @@ def number_words(
     train: list[int] = []
     while len(train) < num_train:
         number = draw(1, 2, 3, 4, 5, 6)
-        if generator.random() < 0.05:
-            number = generator.randint(1, 9) * 10**6 + number % 1000
+        if generator.random() < millions:
+            if with_thousands:
+                number = draw_with_thousands()
+            else:
+                number = generator.randint(1, 9) * 10**6 + number % 1000
         if number not in held_out and not holds_out(number):
             train.append(number)
     splits = {"train": train, "held_out": held_out, "composition": composition, "longer": longer}
