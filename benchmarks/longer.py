@@ -1,20 +1,21 @@
 """Longer than ever seen: what a model must be shown to write numbers longer than any of training.
 
 The main job with one thing changed, or two. What `SETTINGS` changes are the numbers of training
-(never the longest: none has more words, nor its German more letters, than the longest of the main
-job), and how positions are told. The splits that are measured are always those of the main job,
-and none of their numbers is trained on.
+(never the longest: none has more words than the longest of the main job, nor more German letters
+than the longest below a million), and how positions are told. The splits that are measured are
+always those of the main job, and none of their numbers is trained on.
 
 python benchmarks/longer.py                           all runs that are not done yet, then the table
 python benchmarks/longer.py --only usual shown        these settings alone
 python benchmarks/longer.py --list                    what remains, and the table; trains nothing
-python benchmarks/longer.py --size small              a smaller model, about 20 seconds a run
+python benchmarks/longer.py --recipe fast             the same, trained as --recipe fast trains
 
 Stop it when you like: what is done stands in `longer.jsonl`, and the same command goes on. Each
 line is one run, an object:
 
-- size, setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names it.
-- plan: a fingerprint of size and setting. Lines of another plan do not count.
+- recipe, setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names
+  it.
+- plan: a fingerprint of recipe and setting. Lines of another plan do not count.
 - texts: a fingerprint of the pairs of training.
 - millions, both: how many of them have millions, and how many have thousands too.
 - longest: of training and of `longer` the most words of a source, and the most tokens of a source
@@ -46,7 +47,7 @@ from since_2017 import half_width
 
 import minitransformer as mt
 from minitransformer.files import locked
-from minitransformer.tasks.jobs import JOBS, words_and_subwords
+from minitransformer.tasks.jobs import FAST, JOBS, words_and_subwords
 
 SEEDS = (0, 1, 2, 3, 4)
 SPLITS = ("held_out", "composition", "longer", "short", "long", "one million")
@@ -85,7 +86,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class Size:
+class Recipe:
     """A model and its training; what is not named is the main job's."""
 
     tested: int
@@ -94,21 +95,8 @@ class Size:
     training: dict[str, Any] = field(default_factory=dict)
 
 
-SIZES = {
-    "main": Size(2_000),
-    "small": Size(
-        300,
-        {
-            "d_model": 64,
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "d_ff": 128,
-            "dropout": 0.0,
-        },
-        {"steps": 700, "batch_size": 64, "warmup_steps": 50, "peak_learning_rate": 4e-3},
-    ),
-}
-"""The small one is that of chapter 3, trained for more steps."""
+RECIPES = {"usual": Recipe(2_000), "fast": Recipe(2_000, training=FAST["number-words"].settings)}
+"""The main job's recipe, and its fast one."""
 
 Rows = dict[tuple[str, str, int], dict[str, Any]]
 
@@ -181,15 +169,15 @@ class SpreadTrainer(mt.Trainer):
 # --- a run
 
 
-def new_trainer(size: Size, setting: Setting, seed: int, data: Data) -> SpreadTrainer:
-    """The main job with the changes of a size and a setting."""
+def new_trainer(recipe: Recipe, setting: Setting, seed: int, data: Data) -> SpreadTrainer:
+    """The main job with the changes of a recipe and a setting."""
     job = replace(
         JOBS["number-words"],
         splits=lambda _: {"train": data.texts[:1]},  # the model does not depend on them
         tokenizers=lambda _: tuple(data.tokenizers.values()),
-        model=size.model | {"positional_encoding": setting.positions},
+        model=recipe.model | {"positional_encoding": setting.positions},
     )
-    usual = job.new_trainer(mt.TrainingConfig(**{"seed": seed} | size.training))
+    usual = job.new_trainer(mt.TrainingConfig(**{"seed": seed} | recipe.training))
     if not setting.decoder:
         for layer in usual.model.decoder.layers:
             layer.self_attention.rotary = layer.self_attention.position_bias = None
@@ -233,14 +221,14 @@ def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
 
 
 def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
-    """One run of a size from its beginning to its end; the row of the file."""
-    size, data = SIZES[name], data_of(seed, **setting.numbers)
+    """One run of a recipe from its beginning to its end; the row of the file."""
+    recipe, data = RECIPES[name], data_of(seed, **setting.numbers)
     splits, pairs = data.splits, data.texts
-    trainer = new_trainer(size, setting, seed, data)
+    trainer = new_trainer(recipe, setting, seed, data)
     begun = time.process_time()
     trainer.fit(progress=False)
     tokenizers = trainer.tokenizers.values()
-    tested = to_measure(splits, size.tested)
+    tested = to_measure(splits, recipe.tested)
     hits: dict[str, list[bool]] = {}
     for split, measured in tested.items():
         sources = [pair.src for pair in measured]
@@ -253,7 +241,7 @@ def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
                 both = zip(hits["longer"], is_long, strict=True)
                 hits[part] = [hit for hit, long in both if long is wanted]
     return {
-        "size": name,
+        "recipe": name,
         "setting": setting.name,
         "seed": seed,
         "steps": trainer.step,
@@ -283,9 +271,9 @@ def changes_of(setting: Setting) -> dict[str, Any]:
     return {name: own[name] for name in own if name != "name" and own[name] != usual[name]}
 
 
-def plan_of(size: str, setting: Setting) -> str:
+def plan_of(recipe: str, setting: Setting) -> str:
     """A fingerprint of all that is decided before a run."""
-    return fingerprint([json.dumps([asdict(SIZES[size]), asdict(setting)], sort_keys=True)])
+    return fingerprint([json.dumps([asdict(RECIPES[recipe]), asdict(setting)], sort_keys=True)])
 
 
 def read(path: Path) -> Rows:
@@ -294,13 +282,13 @@ def read(path: Path) -> Rows:
     Raises:
         ValueError: if another line is damaged.
     """
-    plans = {(size, s.name): plan_of(size, s) for size in SIZES for s in SETTINGS}
+    plans = {(recipe, s.name): plan_of(recipe, s) for recipe in RECIPES for s in SETTINGS}
     content = path.read_bytes() if path.exists() else b""
     rows: Rows = {}
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line)
-            key, plan = (row["size"], row["setting"], row["seed"]), row["plan"]
+            key, plan = (row["recipe"], row["setting"], row["seed"]), row["plan"]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path}, line {number}, is no run: {line[:60]!r}") from error
         if plan == plans.get(key[:2]):
@@ -309,12 +297,12 @@ def read(path: Path) -> Rows:
 
 
 def remaining(
-    rows: Rows, size: str, seeds: Sequence[int] = SEEDS, only: Sequence[str] = ()
+    rows: Rows, recipe: str, seeds: Sequence[int] = SEEDS, only: Sequence[str] = ()
 ) -> Iterator[tuple[Setting, int]]:
     """The runs that are missing, seed by seed, so that settings are paired at any time."""
     for seed in seeds:
         for setting in SETTINGS:
-            if (not only or setting.name in only) and (size, setting.name, seed) not in rows:
+            if (not only or setting.name in only) and (recipe, setting.name, seed) not in rows:
                 yield setting, seed
 
 
@@ -331,11 +319,11 @@ def cell(found: Sequence[float | None]) -> str:
     return f"{mean:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def table(rows: Rows, size: str) -> str:
+def table(rows: Rows, recipe: str) -> str:
     """Of each setting the share of each split that is right: mean over seeds, 95 % interval."""
     lines = []
     for setting in SETTINGS:
-        found = [row for key, row in sorted(rows.items()) if key[:2] == (size, setting.name)]
+        found = [row for key, row in sorted(rows.items()) if key[:2] == (recipe, setting.name)]
         if found:
             cells = [cell([row["right"][split] for row in found]) for split in SPLITS]
             following = cell([row["next"] for row in found])
@@ -348,28 +336,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="longer numbers than any of training")
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="SETTING")
-    parser.add_argument("--size", choices=SIZES, default="main")
+    parser.add_argument("--recipe", choices=RECIPES, default="usual")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
     parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args()
     rows = read(args.out)
-    missing = list(remaining(rows, args.size, args.seeds, args.only))
+    missing = list(remaining(rows, args.recipe, args.seeds, args.only))
     if args.list:
         for setting, seed in missing:
             print(f"{setting.name}, seed {seed}")
-        print(table(rows, args.size))
+        print(table(rows, args.recipe))
         return
     torch.set_num_threads(1)
     with locked(args.out):
         mend(args.out)
         for setting, seed in missing:
-            row = train(args.size, setting, seed)
-            rows[args.size, setting.name, seed] = row
+            row = train(args.recipe, setting, seed)
+            rows[args.recipe, setting.name, seed] = row
             append(args.out, row)
             took = f"{row['cpu_seconds']:.0f} s"
             print(f"{setting.name}, seed {seed}:", row["right"], took, flush=True)
-    print(table(rows, args.size))
+    print(table(rows, args.recipe))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The command line: train the book's main job, number words from English to German, and use it.
 
 python -m minitransformer train
+python -m minitransformer train --recipe fast
 python -m minitransformer train --task grammar
 torchrun --nproc-per-node 2 -m minitransformer train
 python -m minitransformer translate "three hundred forty-two"
@@ -24,7 +25,7 @@ from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.evaluation import exact_match
 from minitransformer.inference import translate
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.jobs import JOBS, RECIPES, Job
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
@@ -54,9 +55,9 @@ def train(args: argparse.Namespace) -> None:
     if model is None:  # another process has it
         return
     print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")
-    job = JOBS[args.task]
-    if args.tokens or not job.measured:
+    if args.tokens or not job_of(args).measured:
         return
+    job = job_of(args)
     splits = job.splits(args.seed)
     for name in job.measured:
         share = exact_match(model, splits[name], *tokenizers.values())
@@ -65,9 +66,19 @@ def train(args: argparse.Namespace) -> None:
         print(job.remark)
 
 
+def job_of(args: argparse.Namespace) -> Job:
+    """The task of the command, trained as its recipe says."""
+    jobs = RECIPES[args.recipe]
+    if args.task not in jobs:
+        raise ValueError(
+            f"task {args.task!r} has no recipe {args.recipe!r}, only {', '.join(jobs)} has"
+        )
+    return jobs[args.task]
+
+
 def settings(args: argparse.Namespace) -> TrainingConfig:
     """How the job is trained, as far as the command says nothing else."""
-    own = {} if args.tokens else JOBS[args.task].settings
+    own = {} if args.tokens else job_of(args).settings
     given = {"seed": args.seed, "precision": args.precision}
     return TrainingConfig(**(own | given | ({} if args.steps is None else {"steps": args.steps})))
 
@@ -82,7 +93,7 @@ def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Train
             return new_language_model_trainer(file, config, device)
         trainer = parallel.TokenFileTrainer.resume(path, file, device)
     else:
-        job = JOBS[args.task]
+        job = job_of(args)
         if not path.exists():
             return job.new_trainer(config, device)
         trainer = Trainer.resume(path, job.splits(args.seed)["train"], device)
@@ -200,6 +211,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--task", choices=JOBS, default=NUMBER_WORDS, help="%(default)s if left out")
     what.add_argument(
         "--tokens", type=Path, metavar="FOLDER", help="train a language model on these instead"
+    )
+    train_parser.add_argument(
+        "--recipe", choices=RECIPES, default="usual", help="fast: what chapter 16 found"
     )
     train_parser.add_argument("--steps", type=int, help="as many as the task needs if left out")
     train_parser.add_argument("--seed", type=int, default=TrainingConfig.seed)

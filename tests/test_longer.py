@@ -34,15 +34,15 @@ def splits():
 
 @pytest.fixture
 def tiny(program, monkeypatch):
-    """A size that learns nothing, of few numbers."""
+    """A recipe that learns nothing, of few numbers."""
 
-    def few(seed):
-        return number_words(seed, num_train=150, num_held_out=6)
+    def few(seed, **options):
+        return number_words(seed, num_train=150, num_held_out=6, **options)
 
     shape = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 24}
     training = {"steps": 3, "batch_size": 4, "warmup_steps": 2}
     monkeypatch.setattr(program.mt, "number_words", few)
-    monkeypatch.setitem(program.SIZES, "small", program.Size(5, shape, training))
+    monkeypatch.setitem(program.RECIPES, "usual", program.Recipe(5, shape, training))
     program.data_of.cache_clear()
     yield
     program.data_of.cache_clear()
@@ -61,13 +61,13 @@ def data(program, splits):
     return program.Data(splits, pairs, {"src": src, "tgt": tgt}, mt.encode_pairs(pairs, src, tgt))
 
 
-def fake_row(program, setting, seed, right, size="small"):
+def fake_row(program, setting, seed, right, recipe="usual"):
     """What a run would have written."""
     return {
-        "size": size,
+        "recipe": recipe,
         "setting": setting.name,
         "seed": seed,
-        "plan": program.plan_of(size, setting),
+        "plan": program.plan_of(recipe, setting),
         "right": dict.fromkeys(program.SPLITS, right),
         "next": right,
     }
@@ -76,57 +76,6 @@ def fake_row(program, setting, seed, right, size="small"):
 def write(path, *rows):
     """A file of rows."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-# --- the numbers of training
-
-
-def test_usual_numbers_are_those_of_the_main_job(program, splits):
-    for setting in program.SETTINGS:
-        if setting.millions is None:
-            assert program.training_pairs(setting, 3, splits) is splits["train"]
-
-
-def test_no_number_of_training_is_longer_or_tested(program, splits):
-    usual = splits["train"]
-    tested = {pair.src for name in splits if name != "train" for pair in splits[name]}
-    held_out = [mt.number_in_words(number, "en") for number in mt.HELD_OUT_PAIRS]
-    for setting in program.SETTINGS:
-        pairs = program.training_pairs(setting, 3, splits)
-        assert len(pairs) == len(usual)
-        for side in (0, 1):
-            assert max(len(p[side].split()) for p in pairs) <= max(
-                len(p[side].split()) for p in usual
-            )
-        assert max(len(p.tgt) for p in pairs) <= max(len(p.tgt) for p in usual)
-        assert tested.isdisjoint(pair.src for pair in pairs)
-        assert not any(word in pair.src for word in held_out for pair in pairs)
-
-
-def test_settings_have_as_many_millions_as_they_say(program, splits):
-    for setting in program.SETTINGS:
-        pairs = program.training_pairs(setting, 3, splits)
-        millions = [pair.src for pair in pairs if "million" in pair.src]
-        both = [text for text in millions if "thousand" in text]
-        share = 0.05 if setting.millions is None else setting.millions
-        assert len(millions) / len(pairs) == pytest.approx(share, abs=0.02)
-        shows = setting.millions is not None and setting.thousands
-        assert (len(both) > len(millions) / 2) if shows else not both
-
-
-def test_other_pairs_are_right_and_follow_from_the_seed(program, splits):
-    shown = named(program, "shown")
-    pairs = program.training_pairs(shown, 3, splits)
-    assert pairs == program.training_pairs(shown, 3, splits)
-    assert pairs != program.training_pairs(shown, 4, splits)
-    usual = {pair for pair in splits["train"] if "million" not in pair.src}
-    german = {
-        mt.number_in_words(n * 10**6 + rest, "en"): mt.number_in_words(n * 10**6 + rest, "de")
-        for n in range(1, 10)
-        for rest in (0, 7, 300, 1000, 16_000)
-    }
-    for pair in pairs:
-        assert pair in usual or german.get(pair.src, pair.tgt) == pair.tgt
 
 
 def test_longer_falls_in_two_parts(program, splits):
@@ -140,7 +89,7 @@ def test_longer_falls_in_two_parts(program, splits):
 
 def test_settings_change_what_they_name(program, tiny, data):
     for setting in program.SETTINGS:
-        trainer = program.new_trainer(program.SIZES["small"], setting, 1, data)
+        trainer = program.new_trainer(program.RECIPES["usual"], setting, 1, data)
         assert trainer.model.config.positional_encoding == setting.positions
         assert trainer.model.config.d_model == 16
         assert trainer.spread == setting.spread
@@ -150,8 +99,8 @@ def test_settings_change_what_they_name(program, tiny, data):
             assert (attention.position_bias is not None) == (has and setting.positions == "alibi")
 
 
-def test_main_size_is_the_main_job(program, data):
-    trainer = program.new_trainer(program.SIZES["main"], named(program, "usual"), 0, data)
+def test_usual_recipe_is_the_main_job(program, data):
+    trainer = program.new_trainer(program.RECIPES["usual"], named(program, "usual"), 0, data)
     job = replace(
         program.JOBS["number-words"],
         splits=lambda _: {"train": data.texts},
@@ -169,7 +118,7 @@ def test_spread_positions_are_in_order_and_only_for_the_step(
     program, tiny, data, monkeypatch, positions
 ):
     setting = program.Setting("s", positions=positions, spread=30)
-    trainer = program.new_trainer(program.SIZES["small"], setting, 1, data)
+    trainer = program.new_trainer(program.RECIPES["usual"], setting, 1, data)
     whole = [table.clone() for _, table in program.tables(trainer.model)]
     assert whole
     used = []
@@ -193,7 +142,7 @@ def test_spread_positions_are_in_order_and_only_for_the_step(
 
 
 def test_without_spread_nothing_is_drawn(program, tiny, data):
-    trainer = program.new_trainer(program.SIZES["small"], named(program, "usual"), 1, data)
+    trainer = program.new_trainer(program.RECIPES["usual"], named(program, "usual"), 1, data)
     usual = mt.Trainer(
         mt.Transformer(trainer.model.config, torch.Generator().manual_seed(1)),
         data.texts,
@@ -208,12 +157,12 @@ def test_without_spread_nothing_is_drawn(program, tiny, data):
 
 def test_program_goes_on_where_it_was_stopped(program, tiny, tmp_path, monkeypatch, capsys):
     path = tmp_path / "longer.jsonl"
-    command = ["longer.py", "--size", "small", "--out", str(path)]
+    command = ["longer.py", "--recipe", "usual", "--out", str(path)]
     command += ["--only", "usual", "shown, spread", "--seeds"]
     monkeypatch.setattr(sys, "argv", [*command, "0"])
     program.main()
     first = path.read_text(encoding="utf-8")
-    path.write_text(first + '{"size": "sma', encoding="utf-8")  # torn by an interruption
+    path.write_text(first + '{"recipe": "us', encoding="utf-8")  # torn by an interruption
     monkeypatch.setattr(sys, "argv", [*command, "0", "1"])
     program.main()
     text = path.read_text(encoding="utf-8")
@@ -231,7 +180,7 @@ def test_program_goes_on_where_it_was_stopped(program, tiny, tmp_path, monkeypat
         assert 0 <= row["next"] <= 1
         assert row["longest"]["train"][0] <= 7
         assert (row["both"] > 0) == (row["setting"] != "usual")
-    assert rows[1]["changes"] == {"millions": 0.15, "spread": program.ROOM}
+    assert rows[1]["changes"] == {"numbers": program.SHOWN, "spread": program.ROOM}
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", [*command, "0", "1", "--list"])
     program.main()
@@ -241,26 +190,26 @@ def test_program_goes_on_where_it_was_stopped(program, tiny, tmp_path, monkeypat
 def test_rows_of_another_plan_do_not_count(program, tmp_path):
     path, usual = tmp_path / "longer.jsonl", named(program, "usual")
     other = replace(usual, spread=3)
-    write(path, fake_row(program, usual, 0, 0.5) | {"plan": program.plan_of("small", other)})
+    write(path, fake_row(program, usual, 0, 0.5) | {"plan": program.plan_of("usual", other)})
     assert program.read(path) == {}
     write(path, fake_row(program, usual, 0, 0.5))
     rows = program.read(path)
-    assert list(rows) == [("small", "usual", 0)]
-    left = list(program.remaining(rows, "small", (0, 1), ("usual",)))
+    assert list(rows) == [("usual", "usual", 0)]
+    left = list(program.remaining(rows, "usual", (0, 1), ("usual",)))
     assert left == [(usual, 1)]
     assert len(list(program.remaining(rows, "main", (0, 1), ("usual",)))) == 2
 
 
 def test_damaged_line_is_told(program, tmp_path):
     path = tmp_path / "longer.jsonl"
-    path.write_text('{"size": 3}\n', encoding="utf-8")
+    path.write_text('{"recipe": 3}\n', encoding="utf-8")
     with pytest.raises(ValueError, match="line 1, is no run"):
         program.read(path)
 
 
 def test_two_programs_do_not_write_one_file(program, tiny, tmp_path, monkeypatch):
     path = tmp_path / "longer.jsonl"
-    monkeypatch.setattr(sys, "argv", ["longer.py", "--size", "small", "--out", str(path)])
+    monkeypatch.setattr(sys, "argv", ["longer.py", "--recipe", "usual", "--out", str(path)])
     with locked(path), pytest.raises(ValueError, match="is being written"):
         program.main()
 
@@ -268,10 +217,10 @@ def test_two_programs_do_not_write_one_file(program, tiny, tmp_path, monkeypatch
 def test_table_has_means_and_intervals(program):
     usual = named(program, "usual")
     rows = {
-        ("small", "usual", seed): fake_row(program, usual, seed, right)
+        ("usual", "usual", seed): fake_row(program, usual, seed, right)
         for seed, right in enumerate((0.2, 0.4))
     }
-    text = program.table(rows, "small")
+    text = program.table(rows, "usual")
     assert "| usual | 2 | 30.0% [0.0, 100.0] |" in text
     assert "usual" not in program.table(rows, "main")
     assert program.cell([0.4]) == "40.0%"

@@ -174,3 +174,46 @@ def test_seed_decides_the_splits():
 def test_impossible_sizes_are_refused(num_train, num_held_out):
     with pytest.raises(ValueError, match=f"got {num_train} and {num_held_out}"):
         number_words(num_train=num_train, num_held_out=num_held_out)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """Splits whose training numbers have thousands after millions."""
+    return number_words(3, num_train=4000, num_held_out=400, millions=0.15, with_thousands=True)
+
+
+def test_thousands_after_millions_make_no_text_longer(shown):
+    both = [pair for pair in shown["train"] if "million" in pair.src and "thousand" in pair.src]
+    assert len(both) > 0.08 * len(shown["train"])
+    longest = max((number_in_words(n, "en") for n in (777_777, 373_373)), key=len)
+    assert max(len(pair.src.split()) for pair in both) == len(longest.split()) == 7
+    assert max(len(pair.tgt) for pair in both) <= 60 < len(number_in_words(777_777, "de"))
+    for pair in both:
+        number = parsed(pair.src)
+        assert number >= 10**6
+        assert pair.tgt == number_in_words(number, "de")
+
+
+def test_thousands_after_millions_leave_what_is_tested(shown, splits):
+    for name in ("held_out", "composition", "longer"):
+        assert shown[name] == splits[name]
+    trained = {pair.src for pair in shown["train"]}
+    for name in ("held_out", "composition", "longer"):
+        assert trained.isdisjoint(pair.src for pair in shown[name])
+    for pair in shown["train"]:
+        number = parsed(pair.src)
+        assert HELD_OUT_PAIRS.isdisjoint({number % 100, number // 1000 % 100})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.4])
+def test_share_of_millions(share):
+    for options in ({}, {"with_thousands": True}):
+        pairs = number_words(3, num_train=2000, num_held_out=9, millions=share, **options)["train"]
+        found = sum("million" in pair.src for pair in pairs) / len(pairs)
+        assert found == pytest.approx(share, abs=0.06)
+
+
+def test_no_share_is_refused():
+    for share in (-0.1, 1.5):
+        with pytest.raises(ValueError, match=rf"millions must be between 0 and 1, got {share}"):
+            number_words(millions=share)
