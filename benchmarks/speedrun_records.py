@@ -92,13 +92,13 @@ NUMBER_WORDS = Task(
     (
         Record(
             BASELINE,
-            "As it comes, with chapter 9's recipe; 500 steps are too few for it.",
-            {"target_tokens": 305},
+            "As it comes, with chapter 9's recipe; 600 steps give it 99.43 % (five seeds).",
+            {"target_tokens": 305, "steps": 700},
         ),
         Record(
             "the package",
             "Nothing is computed on padding, and dropout stands where the paper has it.",
-            {"library": "ours"},
+            {"library": "ours", "steps": 600},
         ),
         Record(
             "better tokens",

@@ -24,7 +24,7 @@ NUMBERS_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
 MULTI30K_VOCAB_SIZE = 4_261  # 4,000 merges
 LONGER = (
     "longer: millions and thousands in one number, which training never shows together; "
-    "the model writes the millions and leaves the thousands out, see chapter 9"
+    "the model leaves the thousands out (chapter 9). --recipe fast shows it, see chapter 16"
 )
 
 
