@@ -16,7 +16,7 @@ LONGEST = 300  # lines; a longer module is two ideas
 A_DOZEN = 12  # modules beside `__init__`; a room with more is two rooms
 
 FLOORS = [
-    {"case", "checks", "exercises", "files", "parallel.processes", "published"},
+    {"case", "checks", "exercises", "files", "muon", "parallel.processes", "published"},
     {
         "attention",
         "beam_search",

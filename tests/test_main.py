@@ -347,6 +347,34 @@ def test_job_begins_the_same_from_a_seed(name):
         assert torch.equal(parameter, same)
 
 
+def test_fast_recipe_is_asked_the_same():
+    usual, fast = (jobs.RECIPES[name]["number-words"] for name in ("usual", "fast"))
+    splits = [job.splits(2) for job in (usual, fast)]
+    assert splits[0]["train"] != splits[1]["train"]
+    for name in fast.measured:
+        assert splits[0][name] == splits[1][name]
+    assert any("million" in p.src and "thousand" in p.src for p in splits[1]["train"])
+    assert fast.remark == ""
+
+
+def test_fast_recipe_trains_with_its_own_settings(capsys, tmp_path, monkeypatch):
+    settings = jobs.FAST["number-words"].settings
+    small = replace(SMALL_JOB, settings=settings, measured=(), remark="")
+    monkeypatch.setitem(jobs.FAST, "number-words", small)
+    monkeypatch.chdir(tmp_path)
+    main(["train", "--recipe", "fast", "--steps", "40", "--device", "cpu"])
+    assert capsys.readouterr().out == "trained 40 steps; saved to number-words.safetensors\n"
+    config = load_checkpoint("number-words.safetensors")[1]["training"]
+    assert (config["optimizer"], config["schedule"]) == ("muon", "linear")
+    told = fails(capsys, "train", "--steps", 103, "--device", "cpu")
+    assert "number-words.safetensors was trained on other texts" in told
+
+
+def test_task_without_a_fast_recipe_is_told(capsys):
+    told = fails(capsys, "train", "--task", "multi30k", "--recipe", "fast")
+    assert told == "minitransformer: task 'multi30k' has no recipe 'fast', only number-words has"
+
+
 def test_jobs_have_the_splits_that_they_measure(monkeypatch):
     monkeypatch.setattr(
         jobs,
