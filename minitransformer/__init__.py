@@ -79,7 +79,7 @@ many processes.
 | `encoder_decoder` | 8 | layers and their stacks |
 | `config`, `transformer` | 8 | the configuration of a model; the whole model |
 | `data`, `training` | 9 | examples and batches; loss, schedules, settings |
-| `trainer`, `optimizers`, `muon`, `evaluation` | 9 | the training loop; what moves a weight; what ends it |
+| `trainer`, `optimizers`, `muon`, `evaluation` | 9 | the loop; what moves a weight; what ends it |
 | `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
 | `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |

@@ -12,7 +12,7 @@ networks" (2024); "Muon is Scalable for LLM Training" (Liu et al., 2025), sectio
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,10 +28,12 @@ def product_dtype(device: torch.device) -> torch.dtype:
 
     Where it has none, bfloat16 is many times slower than float32.
     """
-    if device.type == "cpu" and torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return torch.float32
-    known = getattr(torch.cpu, "get_capabilities", dict)  # PyTorch 2.9 and newer
-    return torch.bfloat16 if device.type != "cpu" or known().get("avx512_bf16") else torch.float32
+    if device.type != "cpu":
+        return torch.bfloat16
+    # Older versions of PyTorch cannot say; float32 is never wrong.
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    is_fast = torch.backends.cpu.get_cpu_capability() == "AVX512" and known.get("avx512_bf16")
+    return torch.bfloat16 if is_fast else torch.float32
 
 
 def orthogonalise(matrices: Tensor, *, steps: int = 5) -> Tensor:
@@ -106,16 +108,16 @@ class Muon(torch.optim.Optimizer):
                     raise ValueError(f"Muon is for matrices, got shape {tuple(parameter.shape)}")
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Change every matrix that has a gradient."""
+    def step(self, closure: Any = None) -> Any:
+        """Change every matrix that has a gradient; returns nothing."""
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    by_shape.setdefault(parameter.shape, []).append(parameter)
-            for shape, matrices in by_shape.items():
-                gradients = [matrix.grad for matrix in matrices]
-                means = [self.momentum_of(matrix) for matrix in matrices]
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, Tensor]]] = {}
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    known = matrix, matrix.grad, self.momentum_of(matrix)
+                    by_shape.setdefault(matrix.shape, []).append(known)
+            for shape, alike in by_shape.items():
+                matrices, gradients, means = map(list, zip(*alike, strict=True))
                 torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, means, group["momentum"])
                 stack = torch.stack(ahead)
