@@ -115,7 +115,7 @@ NUMBER_WORDS = Task(
             "Muon, and a linear end",
             "All directions of a matrix are learned at one pace; the rate falls to zero early.",
             {"optimizer": "muon", "schedule": "linear", "peak_learning_rate": 5e-3}
-            | {"steps": 300, "warmup_steps": 30},
+            | {"steps": 350, "warmup_steps": 30},
         ),
         Record(
             "half batches",
