@@ -4,7 +4,7 @@ An update of Adam is a matrix of which a few directions are long and most are sh
 of them about as long: of the momentum U S Vᵀ it keeps U Vᵀ. A polynomial in products of matrices
 comes close to that without a decomposition (Newton-Schulz).
 
-It computes what `torch.optim.Muon` does with `adjust_lr_fn="match_rms_adamw"`. Matrices of one
+It computes what PyTorch's own does with `adjust_lr_fn="match_rms_adamw"`. Matrices of one
 shape are stacked: one batched product for each shape, and not one product for each matrix.
 
 Built in chapter 9. Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural
