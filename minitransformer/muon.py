@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Muon", "orthogonalise"]
+__all__ = ["Muon"]
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
