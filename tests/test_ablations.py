@@ -1,6 +1,7 @@
 """The ablations: settings change what they name, runs go on after any interruption, and the table
 counts right."""
 
+import importlib
 import json
 import math
 import sys
@@ -480,3 +481,13 @@ def test_report_of_made_up_rows(settings, program, table):
     number = len(rows)
     assert text.endswith(f"\n\n- {number} with torch 2, processor one, instructions AVX2")
     assert f"{number} runs, of which {number} ended, in {number / 3600:.2f} CPU hours." in text
+
+
+def test_page_on_departures_has_the_files_table(program, monkeypatch):
+    """What the page shows is what the program prints."""
+    monkeypatch.syspath_prepend(FOLDER)
+    departures = importlib.import_module("departures")
+    page = FOLDER.parent / "chapters" / "departures.md"
+    table = departures.table(program.read(program.FILE))
+    assert table.count("\n") > 6
+    assert table in page.read_text(encoding="utf-8")
