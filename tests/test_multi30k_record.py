@@ -104,3 +104,10 @@ def test_the_file_is_of_these_recipes(program):
     for row in rows:
         assert row["steps"] == program.RECIPES[row["recipe"]].training["steps"]
         assert row["signature"] == program.BLEU.get_signature().format(short=True)
+
+
+def test_the_record_keeps_its_budget(program):
+    found = [row for row in program.read(program.FILE) if row["recipe"] == "Muon"]
+    assert {row["seed"] for row in found} == set(program.SEEDS)
+    assert all(row["cpu_seconds"] <= program.BUDGET for row in found)
+    assert sum(row["beam"] for row in found) / len(found) >= program.GOAL
