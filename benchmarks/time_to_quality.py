@@ -17,6 +17,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import grammar
 import multi30k
@@ -65,9 +66,12 @@ def grammar_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], fl
 
 
 def multi30k_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:
-    """The trainer of multi30k.py; its judge is BLEU, and there is no goal but the last step."""
-    trainer = multi30k.new_trainer(multi30k.settings(seed), positional_encoding="sinusoidal")
-    return trainer, lambda model: multi30k.bleu_score(model, trainer, 1), math.inf
+    """The first recipe of multi30k.py; its judge is BLEU, and no goal but the last step."""
+    recipe, splits = multi30k.RECIPES["Adam"], multi30k.multi30k("de", "en")
+    options = recipe.model | {"positional_encoding": "sinusoidal"}
+    trainer = multi30k.new_trainer(replace(recipe, model=options), seed, splits["train"])
+    pairs, tokenizers = splits[multi30k.TEST], list(trainer.tokenizers.values())
+    return trainer, lambda model: multi30k.bleu_score(model, tokenizers, pairs), math.inf
 
 
 TASKS = {"number_words": number_words_task, "grammar": grammar_task, "multi30k": multi30k_task}
