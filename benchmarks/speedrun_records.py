@@ -154,7 +154,12 @@ GRAMMAR = Task(
             "Muon, and a linear end",
             "All directions of a matrix are learned at one pace; the rate falls to zero early.",
             {"optimizer": "muon", "schedule": "linear", "peak_learning_rate": 5e-3}
-            | {"steps": 800, "warmup_steps": 50},
+            | {"steps": 1_300, "warmup_steps": 50},
+        ),
+        Record(
+            "half batches, a start at zero",
+            "More and cheaper steps, of fewer sentences in all; layers that start as identity.",
+            {"batch_size": 48, "zero_start": True, "steps": 1_700},
         ),
     ),
 )
