@@ -83,7 +83,7 @@ def shared_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
-# The grammar's and Multi30k's settings are those of benchmarks/grammar.py and multi30k.py.
+# The grammar's settings are those of benchmarks/grammar.py, Multi30k's the first of multi30k.py's.
 JOBS = {
     "number-words": Job(
         number_words,
