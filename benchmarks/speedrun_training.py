@@ -1,17 +1,22 @@
 """How a recipe of the speedrun trains: its data, its model and its trainer."""
 
-from dataclasses import replace
+import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import grammar
+import pooch
 import torch
 from speedrun_records import Recipe
-from torch import nn
-from torch_transformer import TorchTransformer
+from torch import Tensor, nn
+from torch_transformer import TorchDecoderOnly, TorchTransformer
 
 from minitransformer import (
     BPETokenizer,
+    CharacterTokenizer,
+    DecoderOnlyTransformer,
+    LanguageModelTrainer,
     TextPair,
     Tokenizer,
     Trainer,
@@ -20,50 +25,95 @@ from minitransformer import (
     WordTokenizer,
     collate,
     encode_pairs,
+    exact_match,
     grammar_sentences,
     number_words,
 )
 
-SIZES = {"d_model": 128, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
-SIZES |= {"d_ff": 512, "norm_first": True, "max_len": 128}
+SIZES = {"d_model": 128, "num_heads": 4, "d_ff": 512, "norm_first": True}
+PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
+CONTEXT = 64
+TEXT = {"num_encoder_layers": 0, "num_decoder_layers": 4, "max_len": CONTEXT}
+TEXT |= {"share_embeddings": True}
+SHAPES = {"shakespeare": SIZES | TEXT}
+"""Of a task's models; `SIZES | PAIRS` where it is not named."""
+ADDRESS = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
+)
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+def shakespeare(seed: int = 0) -> dict[str, list[Any]]:
+    """Plays of Shakespeare: nine tenths of the text to learn, the rest to be measured on.
+
+    The last tenth is held out, in pieces of `CONTEXT` characters and the one that follows. The text
+    is downloaded once, or read from tinyshakespeare/input.txt of the folder that the environment
+    variable MINITRANSFORMER_DATA names; its checksum is verified. The seed draws nothing here.
+    """
+    folder = os.environ.get("MINITRANSFORMER_DATA")
+    path = Path(folder, "tinyshakespeare", "input.txt") if folder else None
+    if path and pooch.file_hash(str(path)) != SHA256:
+        raise ValueError(f"{path} is damaged; replace it by {ADDRESS}")
+    cache = Path(pooch.os_cache("minitransformer"), "tinyshakespeare")
+    found = path or Path(pooch.retrieve(ADDRESS, SHA256, fname="input.txt", path=cache))
+    text = found.read_text(encoding="utf-8")
+    cut = int(0.9 * len(text))
+    starts = range(cut, len(text) - CONTEXT, CONTEXT)
+    return {"train": [text[:cut]], "held_out": [text[i : i + CONTEXT + 1] for i in starts]}
+
+
 SPLITS = {
     "number-words": number_words,
     "grammar": lambda seed: grammar_sentences(seed, num_train=grammar.SENTENCES),
+    "shakespeare": shakespeare,
 }
 
 
 @lru_cache(maxsize=2)
-def splits_of(task: str, seed: int) -> dict[str, list[TextPair]]:
-    """Training and held-out pairs; the seed draws them."""
+def splits_of(task: str, seed: int) -> dict[str, list[Any]]:
+    """Texts, or pairs of them, for training and held out; the seed draws pairs."""
     return SPLITS[task](seed)
 
 
 @lru_cache(maxsize=4)
-def tokenizers_of(task: str, seed: int, target_tokens: int | None) -> tuple[Tokenizer, Tokenizer]:
-    """Words of the source; subwords or words of the target."""
-    src, tgt = zip(*splits_of(task, seed)["train"], strict=True)
+def tokenizers_of(task: str, seed: int, target_tokens: int | None) -> tuple[Tokenizer, ...]:
+    """Characters of a text; words of a source, and subwords or words of its target."""
+    texts = splits_of(task, seed)["train"]
+    if isinstance(texts[0], str):
+        return (CharacterTokenizer.train(texts),)
+    src, tgt = zip(*texts, strict=True)
     target = BPETokenizer.train(tgt, target_tokens) if target_tokens else WordTokenizer.train(tgt)
     return WordTokenizer.train(src), target
 
 
-def new_model(recipe: Recipe, vocab_sizes: tuple[int, int], seed: int) -> Any:
+def ours_of(config: TransformerConfig, seed: int = 0) -> Any:
+    """A model of ours with fresh weights."""
+    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
+    return kind(config, torch.Generator().manual_seed(seed))
+
+
+def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int) -> Any:
     """A fresh model; both libraries start with the same weights."""
     options = {"dropout": recipe.dropout, "positional_encoding": recipe.positional_encoding}
-    config = TransformerConfig(*vocab_sizes, **SIZES, **options)
-    model = Transformer(config, torch.Generator().manual_seed(seed))
+    shape = SHAPES.get(task, SIZES | PAIRS)
+    model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **shape, **options), seed)
     for module in model.modules():
         for name in ("w_o", "w_2"):  # the last projections of attention and feed-forward network
             if recipe.zero_start and hasattr(module, name):
                 nn.init.zeros_(getattr(module, name).weight)
-    return TorchTransformer(model, dropout_inside=True) if recipe.library == "torch" else model
-
-
-def as_ours(model: nn.Module, recipe: Recipe) -> Transformer:
-    """The model itself, or torch's weights in a model of ours, so that one decoder judges all."""
-    if isinstance(model, Transformer):
+    if recipe.library == "ours":
         return model
-    sizes = model.config.src_vocab_size, model.config.tgt_vocab_size
-    copy = new_model(replace(recipe, library="ours"), sizes, 0)
+    if isinstance(model, DecoderOnlyTransformer):
+        return TorchDecoderOnly(model)
+    return TorchTransformer(model, dropout_inside=True)
+
+
+def as_ours(model: nn.Module) -> Any:
+    """The model itself, or torch's weights in a model of ours, so that one decoder judges all."""
+    if isinstance(model, Transformer | DecoderOnlyTransformer):
+        return model
+    copy = ours_of(model.config)
     with torch.no_grad():
         for theirs, own in model.pairs(copy):
             own.copy_(theirs)
@@ -73,14 +123,34 @@ def as_ours(model: nn.Module, recipe: Recipe) -> Transformer:
 def new_trainer(task: str, recipe: Recipe, seed: int) -> Trainer:
     """A recipe's training from its beginning."""
     tokenizers = tokenizers_of(task, seed, recipe.target_tokens)
-    model = new_model(recipe, tuple(tokenizer.vocab_size for tokenizer in tokenizers), seed)
-    return Trainer(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
+    sizes = tuple(tokenizer.vocab_size for tokenizer in tokenizers)
+    model = new_model(task, recipe, sizes, seed)
+    kind = Trainer if len(tokenizers) == 2 else LanguageModelTrainer
+    return kind(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
 
 
 @torch.no_grad()
-def held_out_nats(model: Any, pairs: list[TextPair], tokenizers: tuple[Tokenizer, ...]) -> float:
-    """The loss of a pair, summed over its tokens: vocabularies can be compared."""
+def held_out_nats(model: Any, texts: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
+    """The loss of a character of texts; of a pair, summed over its tokens.
+
+    Neither depends on the vocabulary.
+    """
     model.eval()
-    batch = collate(encode_pairs(pairs, *tokenizers))
-    tokens = int((batch.tgt_output != 0).sum())
-    return float(model.loss(*batch, smoothing=0.0)) * tokens / len(pairs)
+    if isinstance(texts[0], TextPair):
+        batch = collate(encode_pairs(texts, *tokenizers))
+        tokens = int((batch.tgt_output != 0).sum())
+        return float(model.loss(*batch, smoothing=0.0)) * tokens / len(texts)
+    rows = torch.tensor([tokenizers[0].encode(text) for text in texts]).split(128)
+    return sum(mean_of_rows(model, part) * len(part) for part in rows) / len(texts)
+
+
+def mean_of_rows(model: Any, rows: Tensor) -> float:
+    """The loss of a character, all but the first of each row."""
+    return float(model.loss(rows[:, :-1], rows[:, 1:], smoothing=0.0))
+
+
+def score_of(model: Any, held_out: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
+    """What a run is judged by: the share of pairs without a mistake, or nats a character."""
+    if isinstance(held_out[0], TextPair):
+        return exact_match(as_ours(model), held_out, *tokenizers)
+    return held_out_nats(as_ours(model), held_out, tokenizers)

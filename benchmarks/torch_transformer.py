@@ -2,14 +2,43 @@
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer import SinusoidalPositionalEncoding, TokenEmbedding, Transformer
+from minitransformer import (
+    DecoderOnlyTransformer,
+    SinusoidalPositionalEncoding,
+    TokenEmbedding,
+    Transformer,
+)
 
 PAD_ID = 0
+
+
+def pairs_of_layers(stack: Any, twin: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each weight of PyTorch's stack of layers with that of ours which does the same."""
+    norms = [(stack.norm, twin.norm)]
+    for layer, other in zip(stack.layers, twin.layers, strict=True):
+        norms += [(layer.norm1, other.residual_1.norm), (layer.norm2, other.residual_2.norm)]
+        attentions = [(layer.self_attn, other.self_attention)]
+        if hasattr(layer, "multihead_attn"):
+            norms += [(layer.norm3, other.residual_3.norm)]
+            attentions += [(layer.multihead_attn, other.cross_attention)]
+        linears = [(layer.linear1, other.feed_forward.w_1), (layer.linear2, other.feed_forward.w_2)]
+        for own, theirs in attentions:
+            ours = theirs.w_q, theirs.w_k, theirs.w_v
+            yield from zip(own.in_proj_weight.chunk(3), (w.weight for w in ours), strict=True)
+            yield from zip(own.in_proj_bias.chunk(3), (w.bias for w in ours), strict=True)
+            linears.append((own.out_proj, theirs.w_o))
+        for linear, twin_linear in linears:
+            yield linear.weight, twin_linear.weight
+            yield linear.bias, twin_linear.bias
+    for norm, twin_norm in norms:
+        yield norm.weight, twin_norm.gain
+        yield norm.bias, twin_norm.bias
 
 
 class TorchTransformer(nn.Module):
@@ -61,36 +90,7 @@ class TorchTransformer(nn.Module):
         yield self.src_embedding.weight, twin.src_embedding.weight
         yield self.tgt_embedding.weight, twin.tgt_embedding.weight
         for name in ("encoder", "decoder"):
-            stack, other_stack = getattr(self.transformer, name), getattr(twin, name)
-            norms = [(stack.norm, other_stack.norm)]
-            for layer, other in zip(stack.layers, other_stack.layers, strict=True):
-                norms += [
-                    (layer.norm1, other.residual_1.norm),
-                    (layer.norm2, other.residual_2.norm),
-                ]
-                attentions = [(layer.self_attn, other.self_attention)]
-                if name == "decoder":
-                    norms += [(layer.norm3, other.residual_3.norm)]
-                    attentions += [(layer.multihead_attn, other.cross_attention)]
-                linears = [
-                    (layer.linear1, other.feed_forward.w_1),
-                    (layer.linear2, other.feed_forward.w_2),
-                ]
-                for own, theirs in attentions:
-                    projections = (theirs.w_q, theirs.w_k, theirs.w_v)
-                    yield from zip(
-                        own.in_proj_weight.chunk(3), (w.weight for w in projections), strict=True
-                    )
-                    yield from zip(
-                        own.in_proj_bias.chunk(3), (w.bias for w in projections), strict=True
-                    )
-                    linears.append((own.out_proj, theirs.w_o))
-                for linear, twin_linear in linears:
-                    yield linear.weight, twin_linear.weight
-                    yield linear.bias, twin_linear.bias
-            for norm, twin_norm in norms:
-                yield norm.weight, twin_norm.gain
-                yield norm.bias, twin_norm.bias
+            yield from pairs_of_layers(getattr(self.transformer, name), getattr(twin, name))
 
     def embed(self, embedding: TokenEmbedding, ids: Tensor) -> Tensor:
         return self.dropout(self.positions(embedding(ids)))
@@ -111,6 +111,55 @@ class TorchTransformer(nn.Module):
         return F.cross_entropy(
             (decoded @ self.tgt_embedding.weight.T).flatten(0, 1),
             tgt_output.flatten(),
+            ignore_index=PAD_ID,
+            label_smoothing=smoothing,
+        )
+
+
+class TorchDecoderOnly(nn.Module):
+    """`nn.TransformerEncoder` with a causal mask between an embedding and a tied projection.
+
+    It begins as `twin` begins, and drops out as it comes, attention weights and inner features too.
+
+    Args:
+        twin: the model that it is a twin of.
+    """
+
+    def __init__(self, twin: DecoderOnlyTransformer) -> None:
+        super().__init__()
+        config = self.config = twin.config
+        self.max_len = twin.max_len
+        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
+        self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        self.dropout = nn.Dropout(config.dropout)
+        layer = nn.TransformerEncoderLayer(
+            config.d_model,
+            config.num_heads,
+            config.d_ff,
+            config.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
+        norm = nn.LayerNorm(config.d_model)
+        self.decoder = nn.TransformerEncoder(
+            layer, config.num_decoder_layers, norm, enable_nested_tensor=False
+        )
+        with torch.no_grad():
+            for own, weight in self.pairs(twin):
+                own.copy_(weight)
+
+    def pairs(self, twin: DecoderOnlyTransformer) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each weight with the weight of `twin` that does the same."""
+        yield self.embedding.weight, twin.embedding.weight
+        yield from pairs_of_layers(self.decoder, twin.decoder)
+
+    def loss(self, ids: Tensor, targets: Tensor, *, smoothing: float) -> Tensor:
+        future = torch.ones(2 * ids.shape[1:], dtype=torch.bool, device=ids.device).triu(1)
+        x = self.dropout(self.positions(self.embedding(ids)))
+        x = self.decoder(x, mask=future, is_causal=True)  # True = hidden
+        return F.cross_entropy(
+            (x @ self.embedding.weight.T).flatten(0, 1),
+            targets.flatten(),
             ignore_index=PAD_ID,
             label_smoothing=smoothing,
         )
