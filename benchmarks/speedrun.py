@@ -89,8 +89,10 @@ Rows = dict[tuple[str, str, str, int, str], dict[str, Any]]
 
 
 def plan_of(recipe: Recipe) -> str:
-    """A fingerprint of all that is decided before a run."""
-    return fingerprint([json.dumps(asdict(recipe), sort_keys=True)])
+    """A fingerprint of all that is decided before a run: where a recipe differs from `Recipe()`."""
+    usual = asdict(Recipe())
+    chosen = {name: value for name, value in asdict(recipe).items() if value != usual[name]}
+    return fingerprint([json.dumps(chosen, sort_keys=True)])
 
 
 def read(path: Path) -> Rows:

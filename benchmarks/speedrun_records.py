@@ -20,7 +20,9 @@ class Recipe:
     target_tokens: int | None = None
     """Size of the target's vocabulary of subwords; None for words."""
     dropout: float = 0.1
-    """Of the model."""
+    """From here on to `zero_start` all is of the model."""
+    num_heads: int = 4
+    d_ff: int = 512
     positional_encoding: str = "sinusoidal"
     """As `TransformerConfig` names it."""
     zero_start: bool = False

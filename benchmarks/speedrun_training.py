@@ -30,7 +30,7 @@ from minitransformer import (
     number_words,
 )
 
-SIZES = {"d_model": 128, "num_heads": 4, "d_ff": 512, "norm_first": True}
+SIZES = {"d_model": 128, "norm_first": True}
 PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
 CONTEXT = 64
 TEXT = {"num_encoder_layers": 0, "num_decoder_layers": 4, "max_len": CONTEXT}
@@ -95,9 +95,9 @@ def ours_of(config: TransformerConfig, seed: int = 0) -> Any:
 
 def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int) -> Any:
     """A fresh model; both libraries start with the same weights."""
-    options = {"dropout": recipe.dropout, "positional_encoding": recipe.positional_encoding}
-    shape = SHAPES.get(task, SIZES | PAIRS)
-    model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **shape, **options), seed)
+    names = "num_heads", "d_ff", "dropout", "positional_encoding"
+    options = {name: getattr(recipe, name) for name in names} | SHAPES.get(task, SIZES | PAIRS)
+    model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **options), seed)
     for module in model.modules():
         for name in ("w_o", "w_2"):  # the last projections of attention and feed-forward network
             if recipe.zero_start and hasattr(module, name):

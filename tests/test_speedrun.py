@@ -129,7 +129,8 @@ def test_a_recipe_names_what_the_package_names(training, tiny):
         name: given[name] for name in given if name in found
     }
     assert given.keys() - found.keys() == {
-        *("library", "target_tokens", "dropout", "positional_encoding", "zero_start")
+        *("library", "target_tokens", "dropout", "num_heads", "d_ff"),
+        *("positional_encoding", "zero_start"),
     }
     assert trainer.model.config.dropout == recipe.dropout
 
@@ -290,3 +291,10 @@ def test_records_that_count_reach_the_target(program, records):
                 assert task.reached(statistics.mean(row["score"] for row in found))
                 assert program.ratio(rows, name, number) <= best
                 best = program.ratio(rows, name, number)
+
+
+def test_a_plan_is_what_differs(program, records):
+    plain = records.Recipe()
+    assert program.plan_of(plain) == program.plan_of(replace(plain, d_ff=512))
+    plans = {program.plan_of(replace(plain, d_ff=width)) for width in (128, 256, 512)}
+    assert len(plans) == 3
