@@ -121,9 +121,16 @@ def is_due(step: int, steps: int, times: int) -> bool:
     return step * times // steps > (step - 1) * times // steps
 
 
+def num_tokens(batch: Any) -> int:
+    """Of rows of a text, or of examples with two sides."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel()
+    return sum(len(side) for example in batch for side in example)
+
+
 def of_all_lengths(batches: Sequence[Any], count: int) -> Iterator[Any]:
     """So many batches, from short to long."""
-    by_length = sorted(batches, key=lambda batch: sum(len(side) for e in batch for side in e))
+    by_length = sorted(batches, key=num_tokens)
     for number in range(count):
         yield by_length[int((number + 0.5) * len(batches) / count)]
 

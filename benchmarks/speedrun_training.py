@@ -30,13 +30,11 @@ from minitransformer import (
     number_words,
 )
 
-SIZES = {"d_model": 128, "norm_first": True}
-PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
 CONTEXT = 64
+PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
 TEXT = {"num_encoder_layers": 0, "num_decoder_layers": 4, "max_len": CONTEXT}
-TEXT |= {"share_embeddings": True}
-SHAPES = {"shakespeare": SIZES | TEXT}
-"""Of a task's models; `SIZES | PAIRS` where it is not named."""
+SHAPES = {"shakespeare": TEXT | {"share_embeddings": True}}
+"""Of a task's models, what no recipe changes; `PAIRS` where it is not named."""
 ADDRESS = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/"
     "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
@@ -95,8 +93,9 @@ def ours_of(config: TransformerConfig, seed: int = 0) -> Any:
 
 def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int) -> Any:
     """A fresh model; both libraries start with the same weights."""
-    names = "num_heads", "d_ff", "dropout", "positional_encoding"
-    options = {name: getattr(recipe, name) for name in names} | SHAPES.get(task, SIZES | PAIRS)
+    names = "d_model", "num_heads", "d_ff", "dropout", "positional_encoding"
+    options: dict[str, Any] = {name: getattr(recipe, name) for name in names}
+    options |= {"norm_first": True} | SHAPES.get(task, PAIRS)
     model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **options), seed)
     for module in model.modules():
         for name in ("w_o", "w_2"):  # the last projections of attention and feed-forward network
