@@ -22,6 +22,7 @@ from minitransformer import (
 )
 from minitransformer.models.assembly import start_normal
 from minitransformer.models.t5_layers import RelativePositionBias, Scaled
+from minitransformer.tasks.jobs import start_as_identity
 
 MODEL: dict[str, Any] = {
     "d_model": 64,
@@ -189,15 +190,6 @@ def normal_start(std: float) -> Callable[[Any, torch.Generator], None]:
     return apply
 
 
-def zero_start(model: Any, generator: torch.Generator) -> None:
-    """What ends in a residual starts at 0: each layer changes nothing at first."""
-    for part in model.modules():
-        if isinstance(part, FeedForward):
-            nn.init.zeros_(part.w_2.weight)
-        elif isinstance(part, MultiHeadAttention):
-            nn.init.zeros_(part.w_o.weight)
-
-
 CHANGES: dict[str, Callable[[Any, torch.Generator], None]] = {
     "relative": relative,
     "final norm": final_norm,
@@ -211,7 +203,7 @@ CHANGES: dict[str, Callable[[Any, torch.Generator], None]] = {
     "PyTorch's start": torch_start,
     "normal, 0.02": normal_start(0.02),
     "normal, 0.07": normal_start(0.02 * math.sqrt(768 / 64)),  # 0.02 at GPT-2's width
-    "residuals from 0": zero_start,
+    "residuals from 0": lambda model, generator: start_as_identity(model),
 }
 """What no configuration has a word for."""
 

@@ -34,7 +34,6 @@ import sacrebleu
 import torch
 from ablations import append, made, mend
 from since_2017 import half_width
-from torch import nn
 
 from minitransformer import (
     BPETokenizer,
@@ -50,6 +49,7 @@ from minitransformer import (
     translate,
 )
 from minitransformer.files import locked
+from minitransformer.tasks.jobs import start_as_identity
 
 BEAMS = 4
 TEST = "test_2016_flickr"
@@ -117,10 +117,8 @@ def new_trainer(recipe: Recipe, seed: int, pairs: list[TextPair]) -> Trainer:
     options = recipe.model | {"share_embeddings": src is tgt}
     config = TransformerConfig(src.vocab_size, tgt.vocab_size, **options)
     model = Transformer(config, torch.Generator().manual_seed(seed))
-    for module in model.modules():
-        for name in ("w_o", "w_2"):  # the last projections of attention and feed-forward network
-            if recipe.zero_start and hasattr(module, name):
-                nn.init.zeros_(getattr(module, name).weight)
+    if recipe.zero_start:
+        start_as_identity(model)
     return Trainer(model, pairs, src, tgt, TrainingConfig(seed=seed, **recipe.training))
 
 

@@ -29,6 +29,7 @@ from minitransformer import (
     grammar_sentences,
     number_words,
 )
+from minitransformer.tasks.jobs import start_as_identity
 
 CONTEXT = 64
 PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
@@ -97,10 +98,8 @@ def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int
     options: dict[str, Any] = {name: getattr(recipe, name) for name in names}
     options |= {"norm_first": True} | SHAPES.get(task, PAIRS)
     model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **options), seed)
-    for module in model.modules():
-        for name in ("w_o", "w_2"):  # the last projections of attention and feed-forward network
-            if recipe.zero_start and hasattr(module, name):
-                nn.init.zeros_(getattr(module, name).weight)
+    if recipe.zero_start:
+        start_as_identity(model)
     if recipe.library == "ours":
         return model
     if isinstance(model, DecoderOnlyTransformer):

@@ -68,12 +68,7 @@ def train(args: argparse.Namespace) -> None:
 
 def job_of(args: argparse.Namespace) -> Job:
     """The task of the command, trained as its recipe says."""
-    jobs = RECIPES[args.recipe]
-    if args.task not in jobs:
-        raise ValueError(
-            f"task {args.task!r} has no recipe {args.recipe!r}, only {', '.join(jobs)} has"
-        )
-    return jobs[args.task]
+    return RECIPES[args.recipe][args.task]
 
 
 def settings(args: argparse.Namespace) -> TrainingConfig:

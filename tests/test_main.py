@@ -330,10 +330,12 @@ def test_module_runs_as_a_program(tmp_path):
     )
 
 
+@pytest.mark.parametrize("recipe", command_line.RECIPES)
 @pytest.mark.parametrize("name", command_line.JOBS)
-def test_job_begins_the_same_from_a_seed(name):
+def test_job_begins_the_same_from_a_seed(name, recipe):
     seeds, few = [], {"train": number_words(4, num_train=300, num_held_out=5)["train"]}
-    job = replace(command_line.JOBS[name], splits=lambda seed: seeds.append(seed) or few)
+    job = command_line.RECIPES[recipe][name]
+    job = replace(job, splits=lambda seed: seeds.append(seed) or few)
     config = TrainingConfig(**(job.settings | {"seed": 4}))
     torch.manual_seed(1)
     trainer = job.new_trainer(config)
@@ -368,11 +370,6 @@ def test_fast_recipe_trains_with_its_own_settings(capsys, tmp_path, monkeypatch)
     assert (config["optimizer"], config["schedule"]) == ("muon", "linear")
     told = fails(capsys, "train", "--steps", 103, "--device", "cpu")
     assert "number-words.safetensors was trained on other texts" in told
-
-
-def test_task_without_a_fast_recipe_is_told(capsys):
-    told = fails(capsys, "train", "--task", "multi30k", "--recipe", "fast")
-    assert told == "minitransformer: task 'multi30k' has no recipe 'fast', only number-words has"
 
 
 def test_jobs_have_the_splits_that_they_measure(monkeypatch):

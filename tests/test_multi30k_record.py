@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitransformer import TextPair
+from minitransformer import TextPair, TrainingConfig
+from minitransformer.tasks.jobs import FAST
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 pytest.importorskip("sacrebleu")  # which the package does not need
@@ -53,6 +54,16 @@ def test_layers_that_start_at_zero_are_identity(program, recipe, pairs):
     for zero_start in (False, True):
         trainer = program.new_trainer(replace(recipe, zero_start=zero_start), 0, pairs)
         assert torch.equal(trainer.model.eval().encoder.layers[0](x), x) == zero_start
+
+
+def test_the_command_has_the_record(program, pairs):
+    record = program.new_trainer(program.RECIPES["Muon"], 7, pairs)
+    job = replace(FAST["multi30k"], splits=lambda seed: {"train": pairs})
+    command = job.new_trainer(TrainingConfig(seed=7, **job.settings))
+    assert command.config == record.config
+    assert command.model.config == record.model.config
+    weights = command.model.state_dict()
+    assert all(torch.equal(weights[name], w) for name, w in record.model.state_dict().items())
 
 
 def test_runs_go_on(program, recipe, pairs, tmp_path, monkeypatch, capsys):

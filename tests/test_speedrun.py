@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitransformer import TextPair
+from minitransformer import TextPair, TrainingConfig
+from minitransformer.tasks.jobs import FAST
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 MODULES = ("speedrun", "speedrun_records", "speedrun_training", "torch_transformer")
@@ -129,6 +130,25 @@ def test_a_recipe_names_what_the_package_names(training, tiny):
         *("positional_encoding", "zero_start"),
     }
     assert trainer.model.config.dropout == recipe.dropout
+
+
+def test_the_command_has_the_record_of_grammar(records, training, monkeypatch):
+    few = {
+        "train": [TextPair("a dog runs", "ein Hund rennt"), TextPair("dogs run", "Hunde rennen")]
+    }
+    monkeypatch.setitem(training.SPLITS, "grammar", lambda seed: few)
+    training.splits_of.cache_clear()
+    training.tokenizers_of.cache_clear()
+    best = records.TASKS["grammar"].recipe(5)
+    record = training.new_trainer("grammar", best, 7)
+    job = replace(FAST["grammar"], splits=lambda seed: few)
+    command = job.new_trainer(TrainingConfig(seed=7, **job.settings))
+    training.splits_of.cache_clear()
+    training.tokenizers_of.cache_clear()
+    assert command.config == record.config
+    assert command.model.config == record.model.config
+    weights = command.model.state_dict()
+    assert all(torch.equal(weights[name], w) for name, w in record.model.state_dict().items())
 
 
 def test_layers_that_start_at_zero_are_identity(training, tiny):
