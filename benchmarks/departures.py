@@ -16,7 +16,7 @@ from ablation_table import END, combined, is_selected, markdown, values
 from ablations import FILE, SEEDS, Rows, best_rate, read
 from since_2017 import half_width
 
-TASKS = {"number-words": "number words", "grammar": "grammar"}
+TASKS = {"number-words": "number words", "grammar": "grammar", "text": "text"}
 DETAILS = {
     "post-norm": "post-norm",
     "post-norm, final norm": "post-norm, and a norm at the end",
@@ -55,9 +55,10 @@ def factor(rows: Rows, task: str, name: str) -> str:
     if len(ratios) < len(found):
         return "did not end"
     mean, half = statistics.mean(ratios), half_width(ratios)
-    low, middle, high = (math.exp(end) for end in (mean - half, mean, mean + half))
+    low, middle, high = (math.exp(mean + side * half) for side in (-1, 0, 1))
+    digits = 2 if half > 0.02 else 3
     star = "" if low < 1 < high else "*"
-    return f"×{middle:.2f} [{low:.2f}, {high:.2f}]{star}"
+    return f"×{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]{star}"
 
 
 def table(rows: Rows) -> str:

@@ -158,10 +158,10 @@ FAST = {
     ),
     "grammar": replace(
         JOBS["grammar"],
-        model=JOBS["grammar"].model | {"d_ff": 128},
+        model=JOBS["grammar"].model | {"d_model": 96, "d_ff": 192},
         settings=JOBS["grammar"].settings
         | MUON
-        | {"steps": 1_800, "batch_size": 48, "warmup_steps": 50, "peak_learning_rate": 5e-3},
+        | {"steps": 2_000, "batch_size": 48, "warmup_steps": 50, "peak_learning_rate": 5e-3},
         starts_as_identity=True,
     ),
     "multi30k": replace(
