@@ -1,7 +1,9 @@
-// The index of questions: leaves in sight those that contain every word typed.
+// The index of questions: leaves in sight those that contain every word typed;
+// the link to its other half takes them along.
 
-const page = document.querySelector("#questions-people-ask");
 const words = document.querySelector("#question-words");
+const page = words.closest("section");
+const other = document.querySelector("#other-questions");
 const count = document.querySelector("#question-count");
 const questions = [...page.querySelectorAll("section > ul > li")];
 const searchable = new Map(questions.map((item) => [item, item.textContent.toLowerCase()]));
@@ -13,10 +15,12 @@ function filter() {
     topic.hidden = topic.querySelector("li:not([hidden])") === null;
   }
   const found = questions.filter((item) => !item.hidden).length;
+  other.search = new URLSearchParams(typed.length ? { words: words.value } : {});
   count.textContent = typed.length ? `${found} of ${questions.length} questions` : `${questions.length} questions`;
 }
 
 words.addEventListener("input", filter);
 words.form.addEventListener("submit", (event) => event.preventDefault());
 words.form.hidden = false;
+words.value = new URLSearchParams(location.search).get("words") ?? "";
 filter();

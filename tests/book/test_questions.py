@@ -8,7 +8,7 @@ from mdit_py_plugins.anchors.index import slugify
 
 from notebooks import CHAPTERS, read
 
-PAGE = CHAPTERS / "questions.md"
+PAGES = CHAPTERS / "questions.md", CHAPTERS / "questions_use.md"
 LINKS = r"\[.+?\]\(\S+\)(?:, \[.+?\]\(\S+\))*"
 QUESTION = re.compile(
     rf"- (?P<question>.+?) (?P<places>{LINKS})(?: \(asked: (?P<asked>{LINKS})\))?"
@@ -17,9 +17,14 @@ PLACE = re.compile(r"\[(\d+|What makes it fast) · (.+?)\]\((\w+)\.ipynb#([\w-]+
 AT_LEAST, AT_LEAST_EACH_TOPIC = 440, 40
 
 
+def content() -> str:
+    """Both pages."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
 def lines() -> list[str]:
-    """The page's questions, a line each."""
-    return [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "- "]
+    """The pages' questions, a line each."""
+    return [line for line in content().splitlines() if line[:2] == "- "]
 
 
 def places(line: str) -> list[tuple[str, str, str, str]]:
@@ -72,7 +77,7 @@ def test_none_stands_twice():
 
 
 def test_there_are_enough_in_each_topic():
-    topics = re.split(r"^## .+$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    topics = re.split(r"^## .+$", content(), flags=re.MULTILINE)[1:]
     counts = [topic.count("\n- ") for topic in topics]
     assert len(counts) >= 12
     assert min(counts) >= AT_LEAST_EACH_TOPIC

@@ -355,6 +355,18 @@ def test_questions_are_narrowed_by_words(page, site):
     expect(shown).to_have_count(everything)
 
 
+def test_words_of_a_question_go_along_to_the_other_page(page, site):
+    page.goto(f"{site}/chapters/questions.html")
+    page.get_by_label("Words of your question").fill("NaN loss")
+    page.locator("#other-questions").click()
+    page.wait_for_url("**/chapters/questions_use.html?words=NaN+loss")
+    expect(page.get_by_label("Words of your question")).to_have_value("NaN loss")
+    shown = page.locator("section section li").filter(visible=True)
+    texts = [text.lower() for text in shown.all_inner_texts()]
+    assert 0 < len(texts) < 100
+    assert all("nan" in text and "loss" in text for text in texts)
+
+
 def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
     root = urlsplit(repository.pages_url()).path
     missing = []
