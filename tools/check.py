@@ -88,7 +88,9 @@ def chapters(names: Sequence[str] = (), *, lax: bool = False) -> Stage:
 
     The last ones take longest: they begin, so that no core waits for one at the end.
     """
-    found = [f"chapters/{name}.ipynb" for name in names] or glob("chapters/*.ipynb", root_dir=ROOT)
+    found = [f"chapters/{name}.ipynb" for name in names] or glob(
+        "chapters/**/*.ipynb", root_dir=ROOT, recursive=True
+    )
     workers = min(len(found), CORES)
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     compare = ["--nbval-lax" if lax else "--nbval", *COMPARE]

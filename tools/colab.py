@@ -34,7 +34,17 @@ from nbformat import NotebookNode
 
 import repository
 from environment import python_in
-from notebooks import CELL_TIMEOUT, CHAPTERS, ROOT, code_cells, is_bootstrap, read, write
+from notebooks import (
+    CELL_TIMEOUT,
+    CHAPTERS,
+    ROOT,
+    code_cells,
+    is_bootstrap,
+    name_of,
+    notebooks,
+    read,
+    write,
+)
 
 COLAB = ROOT / "build" / "colab"
 ENVIRONMENT = COLAB / "environment"
@@ -184,8 +194,10 @@ def run(chapter: Path, wheel: Path) -> Run:
         except (CellTimeoutError, DeadKernelError) as error:
             complaints.append(str(error).strip().splitlines()[0])
         complaints += [*worries(nb), *disturbed(python, before)]
-    write(nb, COLAB / "chapters" / chapter.name)
-    return Run(chapter.stem, time.perf_counter() - started, complaints)
+    ran = COLAB / "chapters" / chapter.relative_to(CHAPTERS)
+    ran.parent.mkdir(parents=True, exist_ok=True)
+    write(nb, ran)
+    return Run(name_of(chapter), time.perf_counter() - started, complaints)
 
 
 # --- the command line ------------------------------------------------------------------------
@@ -198,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="a chapter, such as 04_attention")
     names = parser.parse_args(arguments).names
-    chapters = [CHAPTERS / f"{name}.ipynb" for name in names] or sorted(CHAPTERS.glob("*.ipynb"))
+    chapters = [CHAPTERS / f"{name}.ipynb" for name in names] or notebooks()
     for chapter in chapters:
         if not chapter.exists():
             parser.error(f"there is no {chapter.relative_to(ROOT)}")

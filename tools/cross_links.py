@@ -57,13 +57,15 @@ class Book:
     def read(cls, root: Path, package: Path = PACKAGE) -> "Book":
         """Read the chapters and the package."""
         book, module_of = cls(), dict(public_modules(package))
-        name_of = {}
-        for path in sorted((root / "chapters").glob("*.ipynb")):
-            name, notebook = f"chapters/{path.stem}", json.loads(path.read_text(encoding="utf-8"))
+        name_of, folder = {}, root / "chapters"
+        for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("cases/*.ipynb"))]:
+            name = path.relative_to(root).with_suffix("").as_posix()
+            notebook = json.loads(path.read_text(encoding="utf-8"))
             name_of[called(name)] = name
             book.prose[name] = "\n".join(sources(notebook, "markdown"))
             book.executed_with[name] = notebook["metadata"].get("executed_with", {})
-            book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
+            if path.parent == folder:  # a page of cases is not where one meets a module
+                book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
         for path in sorted(package.glob("*.py")):
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             if built := re.search(r"^Built in chapters? ([\d, and]+)", docstring, re.M):
@@ -86,6 +88,8 @@ class Book:
 def called(page: str) -> str:
     """`chapters/04_attention` is called "chapter 4"; one without a number, by its title."""
     name = page.removeprefix("chapters/")
+    if name.startswith("cases/"):
+        return f"cases of {called(name.removeprefix('cases/'))}"
     number = name.split("_")[0]
     return f"chapter {int(number)}" if number.isdigit() else name.replace("_", " ").capitalize()
 
@@ -169,7 +173,7 @@ def end_of_chapter(app: Sphinx, page: str, book: Book) -> nodes.Node:
             parts += [nodes.Text(", also met in "), *chapter_links(app, page, others)]
         box += nodes.paragraph("", "", *parts, nodes.Text("."))
     elsewhere = set().union(*book.builds.values()) - built
-    if used := sorted(book.uses[page] & elsewhere):
+    if used := sorted(book.uses.get(page, set()) & elsewhere):
         modules = listed(module_link(app, page, module) for module in used)
         box += nodes.paragraph("", "", nodes.Text("Used here: "), *modules, nodes.Text("."))
     if ran := book.executed_with[page]:

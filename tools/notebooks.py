@@ -5,8 +5,9 @@
     python tools/notebooks.py sync 04_attention    copy the package's code into `package` cells
     python tools/notebooks.py run 04_attention     sync, format, run from a clean kernel, tidy
     python tools/notebooks.py normalise 04_attention
+    python tools/notebooks.py run cases/04_attention    its page of cases
 
-`sync`, `run` and `normalise` take every chapter, in order, when none is named. `save` formats the
+`sync`, `run` and `normalise` take every notebook, in order, when none is named. `save` formats the
 code too. A command that fails says why and leaves the file as it was.
 """
 
@@ -66,6 +67,21 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 # --- reading and writing ---------------------------------------------------------------------
+
+
+def chapters() -> list[Path]:
+    """The chapters, in order."""
+    return sorted(CHAPTERS.glob("*.ipynb"))
+
+
+def notebooks() -> list[Path]:
+    """The chapters and their pages of cases, in order."""
+    return [*chapters(), *sorted((CHAPTERS / "cases").glob("*.ipynb"))]
+
+
+def name_of(path: Path) -> str:
+    """What the command line calls a notebook: 04_attention, or cases/04_attention."""
+    return path.relative_to(CHAPTERS).with_suffix("").as_posix()
 
 
 def read(path: Path) -> NotebookNode:
@@ -367,9 +383,9 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command in ("edit", "save") and not chosen.names:
         parser.error(f"{chosen.command} needs the name of a chapter")
 
-    for name in chosen.names or sorted(path.stem for path in CHAPTERS.glob("*.ipynb")):
-        chapter = CHAPTERS / f"{Path(name).stem}.ipynb"
-        script = EDIT / f"{chapter.stem}.py"
+    for name in chosen.names or map(name_of, notebooks()):
+        chapter = CHAPTERS / f"{name.removeprefix('chapters/').removesuffix('.ipynb')}.ipynb"
+        script = EDIT / f"{name_of(chapter)}.py"
         needed = script if chosen.command == "save" else chapter
         if not needed.exists():
             parser.error(f"there is no {needed.relative_to(ROOT)}")
@@ -377,7 +393,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             written = perform(chosen.command, chapter, script)
         except (CellExecutionError, ValueError) as error:
-            print(f"{error}\n{chapter.stem}: stopped, nothing written", file=sys.stderr)
+            print(f"{error}\n{name_of(chapter)}: stopped, nothing written", file=sys.stderr)
             return 1
         size, seconds = written.stat().st_size / 1000, time.perf_counter() - started
         print(f"{written.relative_to(ROOT)}  {size:.0f} kB  {seconds:.1f} s", flush=True)
@@ -391,7 +407,7 @@ def perform(command: str, chapter: Path, script: Path) -> Path:
         script.write_text(to_script(read(chapter)), encoding="utf-8")
         return script
     if command == "save":
-        chapter.parent.mkdir(exist_ok=True)
+        chapter.parent.mkdir(parents=True, exist_ok=True)
         previous = read(chapter) if chapter.exists() else None
         nb = from_script(script.read_text(encoding="utf-8"), previous)
     elif command == "sync":

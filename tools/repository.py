@@ -74,7 +74,7 @@ def _settings(root: Path) -> dict[str, str]:
 def _places(root: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:
     for name in OTHER_FILES:
         yield root / name, OWN_LINK
-    for chapter in sorted((root / "chapters").glob("*.ipynb")):
+    for chapter in sorted((root / "chapters").rglob("*.ipynb")):
         yield chapter, INSTALLED_FROM
 
 

@@ -13,6 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import colab
+import notebooks
 import repository
 from notebooks import bootstrap_cell, read, write
 
@@ -28,6 +29,7 @@ def chapters(tmp_path, monkeypatch):
     """Writes a chapter with the first cell and the given ones."""
     monkeypatch.setattr(colab, "ROOT", tmp_path)
     monkeypatch.setattr(colab, "CHAPTERS", tmp_path)
+    monkeypatch.setattr(notebooks, "CHAPTERS", tmp_path)
     monkeypatch.setattr(colab, "COLAB", tmp_path / "build")
 
     def add(name, *sources):

@@ -13,7 +13,7 @@ LINKS = r"\[.+?\]\(\S+\)(?:, \[.+?\]\(\S+\))*"
 QUESTION = re.compile(
     rf"- (?P<question>.+?) (?P<places>{LINKS})(?: \(asked: (?P<asked>{LINKS})\))?"
 )
-PLACE = re.compile(r"\[(\d+|What makes it fast) · (.+?)\]\((\w+)\.ipynb#([\w-]+)\)")
+PLACE = re.compile(r"\[(\d+|What makes it fast) · (.+?)\]\(((?:cases/)?\w+)\.ipynb#([\w-]+)\)")
 AT_LEAST, AT_LEAST_EACH_TOPIC = 440, 40
 
 
@@ -58,7 +58,9 @@ def test_places_exist_and_are_named_as_they_are():
     known = {chapter: anchors(chapter) for chapter in {place[2] for place in asked_for}}
     wrong = [place for place in asked_for if known[place[2]].get(place[3]) != place[1]]
     misnumbered = [
-        place for place in asked_for if place[0].isdigit() and int(place[0]) != int(place[2][:2])
+        place
+        for place in asked_for
+        if place[0].isdigit() and int(place[0]) != int(place[2].removeprefix("cases/")[:2])
     ]
     assert wrong == misnumbered == []
 

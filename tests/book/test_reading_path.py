@@ -5,11 +5,10 @@ import re
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from notebooks import CHAPTERS, ROOT, read
+from notebooks import ROOT, chapters, name_of, read
 from reading_path import MOST_LINES, MOST_WORDS, parts, path_of, words_of
 
-NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
-each_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+each_chapter = pytest.mark.parametrize("path", chapters(), ids=name_of)
 THREE_HOURS = 190  # minutes, about
 
 
@@ -36,7 +35,7 @@ def test_path_keeps_what_a_chapter_ends_with(path):
 def test_index_has_the_three_hour_path():
     index = (ROOT / "index.md").read_text(encoding="utf-8")
     said = dict(re.findall(r"\]\(chapters/(\w+)\.ipynb\) \| (\d+) min \|", index))
-    assert said == {path.stem: str(path_of(read(path)).minutes) for path in NOTEBOOKS}
+    assert said == {path.stem: str(path_of(read(path)).minutes) for path in chapters()}
     ten_ideas = [int(minutes) for name, minutes in said.items() if "01" <= name[:2] <= "10"]
     assert sum(ten_ideas) <= THREE_HOURS
 

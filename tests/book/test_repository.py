@@ -43,7 +43,7 @@ def test_no_page_names_another_one():
     """A link to a repository with our name, under whatever owner, is a link to ours."""
     name = repository.slug().split("/")[1]
     elsewhere = re.compile(rf"(?!{repository.slug()}\b)\b[\w.-]+/{name}(?=/blob|/tree|\.git|\")")
-    pages = [ROOT / "index.md", *(ROOT / "chapters").iterdir()]
+    pages = [ROOT / "index.md", *(ROOT / "chapters").rglob("*")]
     found = {
         page.name: elsewhere.findall(page.read_text(encoding="utf-8"))
         for page in pages
@@ -54,7 +54,7 @@ def test_no_page_names_another_one():
 
 def test_moving_changes_every_file_once(moved):
     changed = {path for path, _ in repository.stale(moved)}
-    chapters = set((moved / "chapters").glob("*.ipynb"))
+    chapters = set((moved / "chapters").rglob("*.ipynb"))
     assert changed == {moved / name for name in repository.OTHER_FILES} | chapters
 
     for path, text in repository.stale(moved):
@@ -67,7 +67,7 @@ def test_moved_chapters_stay_normalised(moved, monkeypatch):
     for path, text in repository.stale(moved):
         path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(repository, "url", lambda: "https://github.com/someone/else-where")
-    for path in (moved / "chapters").glob("*.ipynb"):
+    for path in (moved / "chapters").rglob("*.ipynb"):
         nb = read(path)
         assert normalise(nb) == nb
         assert next(filter(is_bootstrap, nb.cells)).source == bootstrap_cell().source

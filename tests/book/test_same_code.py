@@ -6,11 +6,11 @@ import re
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from notebooks import CHAPTERS, PACKAGE, public_definitions, public_names, read
+from notebooks import PACKAGE, chapters, name_of, notebooks, public_definitions, public_names, read
 from same_code import bare, defines_none, differing
 
-NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
-each_chapter = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+each_notebook = pytest.mark.parametrize("path", notebooks(), ids=name_of)
+each_chapter = pytest.mark.parametrize("path", chapters(), ids=name_of)
 
 
 def modules_of(chapter: int) -> list[ast.Module]:
@@ -20,12 +20,12 @@ def modules_of(chapter: int) -> list[ast.Module]:
     return [module for module in modules if built_here.search(ast.get_docstring(module) or "")]
 
 
-@each_chapter
+@each_notebook
 def test_chapter_defines_what_the_package_keeps(path):
     assert differing(read(path), public_definitions()) == []
 
 
-@each_chapter
+@each_notebook
 def test_package_cells_define_something_public(path):
     assert defines_none(read(path), public_definitions()) == []
 
