@@ -1,5 +1,5 @@
 // Formulas that are wider than the column scroll in their box: the keyboard has to reach them.
-// (The theme does the same for code, outputs and tables.)
+// (The theme does the same for code, outputs and tables; a table grows when its formulas are set.)
 document.addEventListener("DOMContentLoaded", () => {
   const article = document.querySelector(".bd-article");
   if (!article) return;
@@ -14,6 +14,15 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   });
   article.querySelectorAll("div.math").forEach((box) => boxes.observe(box));
+
+  const tables = new ResizeObserver((changes) => {
+    for (const { target } of changes) {
+      const box = target.parentElement;
+      box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
+    }
+  });
+  const scrolling = article.querySelectorAll(".pst-scrollable-table-container > table");
+  scrolling.forEach((table) => tables.observe(table));
 
   // A formula in a line becomes a box of its own where it sticks out of the column. Measured anew
   // whenever the article changes its size: while formulas are being set, they can be too wide.
