@@ -45,7 +45,7 @@ def test_no_page_names_another_one():
     elsewhere = re.compile(rf"(?!{repository.slug()}\b)\b[\w.-]+/{name}(?=/blob|/tree|\.git|\")")
     pages = [ROOT / "index.md", *(ROOT / "chapters").rglob("*")]
     found = {
-        page.name: elsewhere.findall(page.read_text(encoding="utf-8"))
+        page: elsewhere.findall(page.read_text(encoding="utf-8"))
         for page in pages
         if page.suffix in {".md", ".ipynb"}
     }

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import repository
-from cross_links import Book, Term, link_terms, modules_used
+from cross_links import Book, Term, called, link_terms, modules_used
 from light_pages import icon_codes
 from page_head import from_root
 from repository import ROOT
@@ -156,6 +156,14 @@ def test_every_module_that_says_so_is_built_in_a_chapter():
     assert {"attention", "inspection"} <= book.builds["chapters/04_attention"]
     assert "inspection" in book.builds["chapters/08_encoder_decoder"]
     assert set(book.prose) == {page.removesuffix(".html") for page in CHAPTERS}
+
+
+def test_a_page_of_cases_cites_but_is_not_where_one_meets_a_module():
+    page, book = "chapters/cases/04_attention", Book.read(ROOT)
+    assert called(page) == "cases of chapter 4"
+    assert page in book.prose
+    assert page not in book.uses
+    assert "chapters/04_attention" in book.uses
 
 
 def test_modules_are_found_by_import_and_by_name():
