@@ -33,6 +33,7 @@ SETTING = "() => !document.querySelector('.math') || window.MathJax?.startup?.pr
 SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
 ALL_ASKED_FOR = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
+    document.getAnimations().forEach((fading) => fading.finish());
     [...document.images].forEach((image) => { image.loading = "eager"; });
 }"""
 ALL_THERE = "[...document.images].every((image) => image.complete)"
@@ -82,6 +83,8 @@ SETTLED = "() => new Promise((r) => requestAnimationFrame(() => requestAnimation
 
 ONE_OF_EACH_KIND = """() => {
     document.querySelectorAll("mjx-container").forEach((set) => set.replaceWith("formula"));
+    for (const list of document.querySelectorAll("article ul"))
+        [...list.children].slice(50).forEach((e) => e.remove()); // a list's items are of one kind
     const seen = new Set();
     for (const code of document.querySelectorAll("pre, code, .sig")) {
         const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
