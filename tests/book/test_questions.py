@@ -8,7 +8,7 @@ from mdit_py_plugins.anchors.index import slugify
 
 from notebooks import CHAPTERS, read
 
-PAGES = CHAPTERS / "questions.md", CHAPTERS / "questions_use.md"
+PAGES = sorted(CHAPTERS.glob("questions*.md"))
 LINKS = r"\[.+?\]\(\S+\)(?:, \[.+?\]\(\S+\))*"
 QUESTION = re.compile(
     rf"- (?P<question>.+?) (?P<places>{LINKS})(?: \(asked: (?P<asked>{LINKS})\))?"
@@ -18,7 +18,7 @@ AT_LEAST, AT_LEAST_EACH_TOPIC = 440, 40
 
 
 def content() -> str:
-    """Both pages."""
+    """All pages."""
     return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
