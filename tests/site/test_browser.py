@@ -381,7 +381,7 @@ def test_words_of_a_question_go_along_where_other_pages_cannot_be_read(page, sit
     assert 0 < shown.count() < here / 20
     expect(page.locator("#question-count")).to_have_text(f"{shown.count()} of {here} questions")
     page.unroute("**/questions_*.html")
-    page.get_by_role("link", name="writing, precision, memory and faults").click()
+    page.get_by_role("link", name="writing, precision, memory and faults", exact=True).click()
     page.wait_for_url("**/chapters/questions_use.html?words=token+loss")
     expect(page.get_by_label("Words of your question")).to_have_value("token loss")
     expect(page.locator("#when-something-is-wrong")).to_be_visible()
