@@ -59,13 +59,12 @@ train` trains a real translator in minutes.
 Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
 beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
 and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
-relatives, whose published weights `published` and `tokenizers` read; `efficient_attention` has
-attentions for long texts; `export` writes a trained model for other engines; `parallel` trains on
-many processes.
+relatives, whose published weights `published` reads; `efficient_attention` has attentions for long
+texts; `export` writes a trained model for other engines; `parallel` trains on many processes.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
-| `tokenization` | 1 | text to integers: characters, words |
+| `tokenization`, `words` | 1 | text to integers: characters, words |
 | `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
 | `merging`, `tokenizer_file` | 1 | the loops that learn and apply merges; a tokenizer's file |
 | `embeddings` | 2 | token embedding, output projection |
@@ -94,7 +93,7 @@ many processes.
 | `efficient_attention` | 15 | a room: attention in blocks, by patterns, linear; smaller caches |
 | `exercises` | 17 | a room: faults that raise no error |
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
-| `published`, `tokenizers` | | rooms: what their files hold |
+| `published` | | a room: what their files hold |
 | `parallel` | | a room: training on many processes, by PyTorch's engine |
 | `export` | | a room: to CTranslate2, ONNX, torch.export and transformers |
 | `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
@@ -177,7 +176,7 @@ from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
 from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans, restore_spans
 from minitransformer.tasks.text_to_text import text_to_text
-from minitransformer.tokenization import CharacterTokenizer, Tokenizer, WordTokenizer, pad_rows
+from minitransformer.tokenization import CharacterTokenizer, Tokenizer, pad_rows
 from minitransformer.trainer import Trainer
 from minitransformer.training import (
     TrainingConfig,
@@ -188,6 +187,7 @@ from minitransformer.training import (
 )
 from minitransformer.transformer import Transformer
 from minitransformer.wordpiece import WordPieceTokenizer
+from minitransformer.words import WordTokenizer
 
 __version__ = "0.1.0"
 

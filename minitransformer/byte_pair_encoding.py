@@ -151,7 +151,7 @@ def to_bytes(piece: str) -> bytes:
 
 def to_text(spelled: str) -> str:
     """The text whose bytes are spelled as characters."""
-    joined = bytes(map(BYTE_OF.__getitem__, map(ord, spelled)))
+    joined = spelled.translate(BYTE_OF).encode("latin-1")
     try:
         return joined.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -108,7 +108,7 @@ def encode_pairs(
     """Turn texts into ids and mark where they begin and end.
 
     Example:
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> words = WordTokenizer(["one", "two"])
         >>> encode_pairs([TextPair("one two", "two")], words, words)
         [Example(src=[5, 6, 2], tgt=[1, 6, 2])]

@@ -79,7 +79,7 @@ def held_out_loss(
     Example:
         >>> import torch
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> pairs, words = [("one two", "two one")], WordTokenizer.train(["one two"])
         >>> config = TransformerConfig(words.vocab_size, words.vocab_size, d_model=8, num_heads=2)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))

@@ -210,7 +210,8 @@ def translate(
 
     Example:
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer, WordTokenizer
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> words, letters = WordTokenizer.train(["one two"]), CharacterTokenizer.train(["eins"])
         >>> sizes = words.vocab_size, letters.vocab_size
         >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)

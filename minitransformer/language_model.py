@@ -38,7 +38,7 @@ def token_stream(texts: Sequence[str], tokenizer: Tokenizer) -> Tensor:
         Ids, (n,), int64.
 
     Example:
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> token_stream(["one two", "two"], WordTokenizer(["one", "two"])).tolist()
         [1, 5, 6, 2, 1, 6, 2]
 

@@ -22,11 +22,11 @@ def learn_merges(
     two merges can make the same token.
 
     A word is a str whose characters are token ids: `chr(7)` is token 7. So Python's own string
-    functions do the work: `str.replace` merges a pair, and comparing pairs compares ids. Counts
-    are not taken anew for each merge: they change only in the words that have the pair, and
-    mostly only around it. A heap finds the largest. A pair gains places only in the step that
-    makes the newer of its tokens; later its count can only fall, so that an entry of the heap may
-    be too large, never too small.
+    functions do the work: `str.split` and `str.join` merge a pair, and comparing pairs compares
+    ids. Counts are not taken anew for each merge: they change only around the places of the pair,
+    so that a word of n characters takes O(n) for each merge, however often it has the pair. A heap
+    finds the largest. A pair gains places only in the step that makes the newer of its tokens;
+    later its count can only fall, so that an entry of the heap may be too large, never too small.
 
     Args:
         words: how often each word occurs.
@@ -65,26 +65,20 @@ def learn_merges(
         new = chr(len(tokens))
         tokens.append(left + right.removeprefix(prefix))
         places = defaultdict(list)
-        for index in where:
-            old, weight = spelled[index], weights[index]
-            word = spelled[index] = old.replace(pair, new)
-            if len(word) == len(old) - 1:  # merged once: only its two neighbours change
-                at = old.index(pair)
-                if at > 0:
-                    counts[old[at - 1 : at + 1]] -= weight
-                    counts[word[at - 1 : at + 1]] += weight
-                    places[word[at - 1 : at + 1]].append(index)
-                if at + 1 < len(word):
-                    counts[old[at + 1 : at + 3]] -= weight
-                    counts[word[at : at + 2]] += weight
-                    places[word[at : at + 2]].append(index)
-            elif len(word) < len(old):
-                for a, b in pairwise(old):
-                    counts[a + b] -= weight
-                for a, b in pairwise(word):
-                    counts[a + b] += weight
-                    if new in (a, b):
-                        places[a + b].append(index)
+        for index in dict.fromkeys(where):  # a word once, however often it has the pair
+            parts, weight = spelled[index].split(pair), weights[index]
+            spelled[index] = new.join(parts)
+            last = ""  # before the place: a token, or where two places touch, the new one
+            for before, after in pairwise(parts):
+                if last := before[-1:] or last:
+                    counts[(pair[1] if last == new else last) + pair[0]] -= weight
+                    counts[last + new] += weight
+                    places[last + new].append(index)
+                if after:
+                    counts[pair[1] + after[0]] -= weight
+                    counts[new + after[0]] += weight
+                    places[new + after[0]].append(index)
+                last = new
         for pair, where in places.items():
             heappush(heap, (-counts[pair], pair, where))
     return tokens, merges

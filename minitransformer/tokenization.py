@@ -1,7 +1,7 @@
-"""Text to integers and back: what all tokenizers share, and the two whose tokens are plain to see.
+"""Text to integers and back: what all tokenizers share, and the one whose tokens are characters.
 
 A tokenizer cuts a text into *pieces* that no token crosses, and each piece into *tokens*, whose
-numbers are the *ids* that a model reads. Those that learn their tokens have their own modules.
+numbers are the *ids* that a model reads. The other kinds have their own modules.
 
 Built in chapter 1.
 """
@@ -20,20 +20,15 @@ from torch import Tensor
 from minitransformer.checks import check_instance
 from minitransformer.tokenizer_file import (
     CHARACTERS,
-    JOINED_WORDS,
-    WORDS,
     common_settings,
     read_json,
     read_model,
     write_json,
 )
 
-__all__ = ["CharacterTokenizer", "Tokenizer", "WordTokenizer", "pad_rows"]
+__all__ = ["CharacterTokenizer", "Tokenizer", "pad_rows"]
 
 CACHE_SIZE = 2**17  # pieces
-
-WORD = re.compile(r"\w+|[^\w\s]")
-NEEDLESS_SPACE = re.compile(r" ##| (?=[-.,;:!?])|(?<=-) ")
 
 
 class Tokenizer(ABC):
@@ -58,6 +53,13 @@ class Tokenizer(ABC):
     pad_id, bos_id, eos_id, unk_id, mask_id = range(5)
     settings: ClassVar[dict[str, Any]]
     """What the file says about this kind of tokenizer: pre_tokenizer, decoder, model."""
+
+    def __init_subclass__(cls) -> None:
+        """With other special tokens, the ids are those of the same names, and None for the rest."""
+        if "special_tokens" in cls.__dict__:
+            for name in Tokenizer.special_tokens:
+                found = cls.special_tokens.index(name) if name in cls.special_tokens else None
+                setattr(cls, f"{name[1:-1]}_id", found)
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = (*self.special_tokens, *tokens)
@@ -107,7 +109,8 @@ class Tokenizer(ABC):
         """
         check_instance("text", text, str)
         ids: list[int] = []
-        parts = re.split(f"({'|'.join(self.special_tokens)})", text) if parse_special else [text]
+        specials = "|".join(map(re.escape, self.special_tokens))
+        parts = re.split(f"({specials})", text) if parse_special and specials else [text]
         for index, part in enumerate(parts):
             if index % 2:  # re.split puts what it splits at between the rest
                 ids.append(self.ids[part])
@@ -123,7 +126,7 @@ class Tokenizer(ABC):
 
     def begin(self, text: str) -> list[int]:
         """The ids of a text that a model is to go on with: <bos>, then those of `encode`."""
-        return [self.bos_id, *self.encode(text)]
+        return self.encode(text) if self.bos_id is None else [self.bos_id, *self.encode(text)]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures."""
@@ -171,6 +174,11 @@ class Tokenizer(ABC):
         Raises:
             ValueError: if a setting is not what this package does, or the vocabulary is broken.
         """
+        if (name := state.get("type")) is not None:  # no tokenizer.json: a published tokenizer
+            named = {kind.__name__: kind for kind in cls.__subclasses__()}
+            if name not in named:
+                raise ValueError(f"type is {name!r}, expected {' or '.join(named) or 'none'}")
+            return named[name].from_dict(state)
         kinds = [kind for kind in (cls, *cls.__subclasses__()) if hasattr(kind, "settings")]
         types = dict.fromkeys(kind.settings["model"]["type"] for kind in kinds)
         found = (state.get("model") or {}).get("type")
@@ -222,54 +230,6 @@ class CharacterTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.visible(ids))
-
-
-class WordTokenizer(Tokenizer):
-    """One token a word or punctuation mark; words never seen become <unk>.
-
-    White space is not kept: `decode` puts one space between words and none around hyphens or
-    before punctuation.
-
-    Args:
-        tokens: the words, in order of id.
-
-    Example:
-        >>> tokenizer = WordTokenizer.train(["forty-two", "two hundred"])
-        >>> tokenizer.labels(tokenizer.encode("two hundred forty-two"))
-        ['two', 'hundred', 'forty', '-', 'two']
-        >>> tokenizer.decode(tokenizer.encode("two hundred  forty-one"))
-        'two hundred forty-<unk>'
-
-    Built in chapter 1.
-    """
-
-    settings: ClassVar[dict[str, Any]] = {
-        "pre_tokenizer": WORDS,
-        "decoder": JOINED_WORDS,
-        "model": {"type": "WordLevel", "unk_token": "<unk>"},
-    }
-
-    @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
-        """Make tokens of the most frequent words in `texts`; None means of all."""
-        return cls(cls.frequent_pieces(texts, vocab_size))
-
-    @staticmethod
-    def split(text: str) -> list[str]:
-        return split_words(text)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return join_words(self.visible(ids))
-
-
-def split_words(text: str) -> list[str]:
-    """Words and single punctuation marks of a text, without its white space."""
-    return WORD.findall(text)
-
-
-def join_words(words: Iterable[str]) -> str:
-    """Put spaces between words, except around hyphens and before punctuation and `##`."""
-    return NEEDLESS_SPACE.sub("", " ".join(words))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:

@@ -33,7 +33,7 @@ CHARACTERS: dict[str, Any] = {
 """The pre_tokenizer that cuts a text into characters."""
 
 # Patterns are for Oniguruma, whose \w has combining marks, which Python's lacks, and whose \s
-# lacks the four separators \x1c to \x1f, which Python's has. In tokenization.py: \w+|[^\w\s]
+# lacks the four separators \x1c to \x1f, which Python's has. In words.py: \w+|[^\w\s]
 WORDS: dict[str, Any] = {
     "type": "Split",
     "pattern": {"Regex": r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"},

@@ -64,7 +64,7 @@ class Trainer:
 
     Example:
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> pairs, words = [("one two", "two one")], WordTokenizer.train(["one two"])
         >>> sizes = words.vocab_size, words.vocab_size
         >>> model = Transformer(TransformerConfig(*sizes, d_model=8, num_heads=2, d_ff=16))

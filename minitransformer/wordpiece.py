@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 from minitransformer.merging import learn_merges
-from minitransformer.tokenization import Tokenizer, join_words, split_words
+from minitransformer.tokenization import Tokenizer
 from minitransformer.tokenizer_file import JOINED_WORDS, WORDS
+from minitransformer.words import join_words, split_words
 
 __all__ = ["WordPieceTokenizer"]
 

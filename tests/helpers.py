@@ -118,7 +118,6 @@ ROOMS = (
     "parallel",
     "published",
     "tasks",
-    "tokenizers",
 )
 """The folders of the package."""
 SMALL_JOB = Job(

@@ -1,6 +1,8 @@
 """Byte-pair encoding equals its naive definition and the library `tokenizers`; all texts return."""
 
 import json
+import random
+import string
 import time
 import unicodedata
 from collections import Counter
@@ -227,6 +229,20 @@ def test_tokenizers_learns_the_same(texts):
 def test_tokenizers_learns_the_same_from_any_text(texts, vocab_size):
     theirs = hugging_face_bpe(texts, vocab_size)
     assert as_json(BPETokenizer.train(texts, vocab_size)) == json.loads(theirs.to_str())
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "a", string.ascii_letters + string.digits])
+def test_a_long_run_without_spaces_takes_no_square_of_its_length(letters):
+    """DNA, or base64: one piece of 100,000 letters, which would take minutes."""
+    text = "".join(random.Random(0).choices(letters, k=100_000))
+    short = text[:5000]
+    theirs = hugging_face_bpe([short], 300)
+    merges = [tuple(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
+    assert merges == BPETokenizer.train([short], 300).merges
+    ours = BPETokenizer.train([text], 400)
+    ids = ours.encode(text)
+    assert ids == HuggingFaceTokenizer.from_str(json.dumps(ours.to_dict())).encode(text).ids
+    assert ours.decode(ids) == text
 
 
 @pytest.mark.slow

@@ -16,7 +16,16 @@ LONGEST = 300  # lines; a longer module is two ideas
 A_DOZEN = 12  # modules beside `__init__`; a room with more is two rooms
 
 FLOORS = [
-    {"case", "checks", "exercises", "files", "muon", "parallel.processes", "published"},
+    {
+        "case",
+        "checks",
+        "exercises",
+        "files",
+        "muon",
+        "parallel.processes",
+        "published",
+        "published.tokenizer_files",
+    },
     {
         "attention",
         "beam_search",
@@ -56,7 +65,6 @@ FLOORS = [
         "tasks",
         "tasks.inflection",
         "tokenization",
-        "tokenizers.unicode_patterns",
     },
     {
         "efficient_attention",
@@ -66,7 +74,6 @@ FLOORS = [
         "models.patch_embedding",
         "multi_head_attention",
         "published.rotary_scaling",
-        "tokenizers.unigram",
     },
     {
         "as_configured",
@@ -77,6 +84,7 @@ FLOORS = [
         "fast.attention",
         "published.llama_config",
         "tasks.noun_phrases",
+        "words",
     },
     {
         "counting",
@@ -86,12 +94,11 @@ FLOORS = [
         "parallel.layers",
         "wordpiece",
     },
-    {"planner", "pretrained", "tokenizers.pre_tokenization"},
+    {"planner", "pretrained"},
     {
         "optimizers",
+        "published.tokenizer",
         "published.weights",
-        "tokenizers.special_tokens",
-        "tokenizers.tokenizer_folder",
         "transformer",
     },
     {
@@ -100,7 +107,6 @@ FLOORS = [
         "models.vit",
         "published.gpt2_config",
         "published.marian_config",
-        "tokenizers.subwords",
     },
     {
         "fast.decoding",
@@ -111,9 +117,8 @@ FLOORS = [
         "models.llama",
         "models.marian",
         "models.t5",
-        "tokenizers.published_tokenizer",
     },
-    {"fast", "models", "tokenizers"},
+    {"fast", "models"},
     {"checkpoint", "data", "export.folder", "export.relatives"},
     {"export.ctranslate2", "export.hugging_face", "export.torch_export"},
     {"export.onnx"},
@@ -135,7 +140,6 @@ BESIDE = {
     ("export", "models"),
     ("export", "published"),
     ("models", "published"),
-    ("models", "tokenizers"),
 }
 """Rooms of which the first knows the second."""
 

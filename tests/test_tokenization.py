@@ -56,6 +56,39 @@ def hugging_face(tokenizer):
 # --- special tokens
 
 
+class OneEnd(BPETokenizer):
+    """As GPT-2 has it: a single special token."""
+
+    special_tokens = ("<|end of text|>",)
+
+
+class OtherOrder(BPETokenizer):
+    """Three of the five, in another order, and one more."""
+
+    special_tokens = ("<eos>", "<|system|>", "<pad>", "<unk>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [(OneEnd, (None, None, None, None, None)), (OtherOrder, (2, None, 0, 3, None))],
+)
+def test_a_subclass_may_have_other_special_tokens(kind, ids, tmp_path):
+    """Every byte comes back, whichever ids it has; a special token is found and shown by name."""
+    tokenizer = kind.train(TEXTS, 300)
+    roles = ("pad", "bos", "eos", "unk", "mask")
+    assert tuple(getattr(tokenizer, f"{role}_id") for role in roles) == ids
+    for text in (*TEXTS, "".join(map(chr, range(0x300))), ""):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.begin(text) == tokenizer.encode(text)
+    name = kind.special_tokens[0]
+    marked = tokenizer.encode(f"a{name}b", parse_special=True)
+    assert marked[1] == 0 != tokenizer.encode(f"a{name}b")[1]
+    assert tokenizer.decode(marked) == ("ab" if name == "<eos>" else f"a{name}b")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert kind.load(tmp_path / "tokenizer.json").tokens == tokenizer.tokens
+    assert hugging_face(tokenizer).encode(f"a{name}b").ids == marked
+
+
 @each_tokenizer
 def test_special_tokens_come_first_and_leave_no_trace(tokenizer):
     assert tokenizer.special_tokens == tokenizer.tokens[:5] == SPECIAL

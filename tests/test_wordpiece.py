@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import trainers
 
 from minitransformer import WordPieceTokenizer
-from minitransformer.tokenization import split_words
+from minitransformer.words import split_words
 
 GERMAN = ["zweiundvierzig zweiundzwanzig", "einundzwanzig zwanzig vierzig dreißig"]
 tokenizer_of_german = WordPieceTokenizer.train(GERMAN, 60)

@@ -42,8 +42,8 @@ from minitransformer.published.llama_config import (
 from minitransformer.published.marian_config import BARTConfig, MarianConfig
 from minitransformer.published.rotary_scaling import RotaryScaling
 from minitransformer.published.t5_config import T5Config
+from minitransformer.published.tokenizer import PublishedTokenizer
 from minitransformer.published.vit_config import Rectangle, ViTConfig
-from minitransformer.tokenizers.published_tokenizer import PublishedTokenizer
 
 __all__ = [
     "BART",

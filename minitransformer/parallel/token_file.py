@@ -67,7 +67,7 @@ def write_tokens(
 
     Example:
         >>> import tempfile
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_tokens(["one two", "two"], WordTokenizer(["one", "two"]), f"{folder}/tokens")
         ...     TokenFile(f"{folder}/tokens").tokens.tolist()

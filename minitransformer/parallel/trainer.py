@@ -76,7 +76,7 @@ class ParallelTrainer:
     Example:
         >>> from minitransformer.parallel import join_processes
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import WordTokenizer
+        >>> from minitransformer.words import WordTokenizer
         >>> from minitransformer.training import TrainingConfig
         >>> from minitransformer.transformer import Transformer
         >>> pairs, words = [("one two", "two"), ("two", "one")], WordTokenizer.train(["one two"])

@@ -1,4 +1,4 @@
-"""What others publish: configurations and weights, in and out of a folder, under their names.
+"""What others publish: configurations, weights and tokenizers, as files of a folder.
 
 A room beside `models`, whose classes are what is loaded. Nothing is unpickled, and what is not
 known is refused by its name.
@@ -14,4 +14,5 @@ known is refused by its name.
 | `t5_config` | 13 | T5's |
 | `marian_config` | 13 | Marian's and BART's |
 | `vit_config` | 14 | ViT's |
+| `tokenizer`, `tokenizer_files` | | the tokenizers, by the libraries that made them |
 """

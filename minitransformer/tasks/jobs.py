@@ -16,10 +16,11 @@ from minitransformer.data import TextPair
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import number_words
-from minitransformer.tokenization import Tokenizer, WordTokenizer
+from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
+from minitransformer.words import WordTokenizer
 
 NUMBERS_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
 MULTI30K_VOCAB_SIZE = 4_261  # 4,000 merges

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from minitransformer import KVCache, complete, fast, generate, pad_rows
 from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.models import GPT2, GPT2Config
-from minitransformer.tokenizers.published_tokenizer import PublishedTokenizer
+from minitransformer.published.tokenizer import PublishedTokenizer
 
 SIZES = {"vocab_size": 37, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
 VARIANTS = {
@@ -227,10 +227,12 @@ def test_complete_writes_with_a_published_tokenizer(pair):
     """No text begins with a token of its own, no row is padded with one."""
     letters = {chr(ord("a") + index): index for index in range(26)}
     model = {"type": "BPE", "vocab": letters | {"<|endoftext|>": 26}, "merges": []}
-    added = [{"id": 26, "content": "<|endoftext|>", "special": True}]
-    steps = {"pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"}}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": 26, "content": "<|endoftext|>", "special": True, **flags}]
+    bytes_spelled = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    steps = {"pre_tokenizer": bytes_spelled, "decoder": bytes_spelled}
     state = {"model": model, "added_tokens": added, **steps}
-    tokenizer = PublishedTokenizer(state, {"eos": "<|endoftext|>"})
+    tokenizer = PublishedTokenizer.from_dict(state)
     assert tokenizer.begin("abc") == [0, 1, 2]
     with torch.no_grad():
         pair.ours.output_projection.weight[27:] = 0.0  # what has no letter is never best

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from alike import transformers
-from test_tokenizer_folder import marian_folder
+from test_published_tokenizer import marian_folder
 from tokenizer_kinds import trained
 
 from minitransformer import models

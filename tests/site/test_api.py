@@ -44,7 +44,7 @@ def test_entry_links_to_its_chapter(page, name):
         links = [link["href"] for link in entry(page, name).find_all("a", href=True)]
         if int(number) in CHAPTERS:
             assert f"{CHAPTERS[int(number)]}.html" in links
-    rooms = ("export", "fast", "parallel", "plotting", "tokenizers")
+    rooms = ("export", "fast", "parallel", "plotting", "published.tokenizer")
     built_in_none = tuple(f"minitransformer.{part}." for part in rooms)
     assert "Built in chapter" in text or PUBLIC[name].startswith(built_in_none)
 
