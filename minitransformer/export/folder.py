@@ -22,13 +22,19 @@ def check_exportable(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
 
     Raises:
         TypeError: if the model is neither an encoder-decoder nor a decoder-only model.
-        ValueError: if the tokenizers are not those of such a model.
+        ValueError: if the tokenizers are not those of such a model, or are published ones.
     """
     if not isinstance(model, Transformer | DecoderOnlyTransformer):
         raise TypeError(
             f"model must be a Transformer or a DecoderOnlyTransformer, got a {type(model).__name__}"
         )
     check_tokenizers(model.config, tokenizers)
+    for side, tokenizer in tokenizers.items():
+        if "model" not in tokenizer.to_dict():  # no tokenizer.json
+            raise ValueError(
+                f"{side} is a {type(tokenizer).__name__}, expected a tokenizer of this package: "
+                "other programs read the files that its own save_pretrained writes"
+            )
 
 
 def check_kit(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:

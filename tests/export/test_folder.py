@@ -34,6 +34,11 @@ def test_tokenizers_of_another_model_are_refused(export, tmp_path):
     many = mt.WordTokenizer.train(map(str, range(40)))
     with pytest.raises(ValueError, match="tokenizer text has 45 tokens, more than the 31"):
         export(decoder_only_model(norm_first=True), tmp_path / "engine", text=many)
+    published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(["a"]).to_dict())
+    with pytest.raises(
+        ValueError, match="text is a PublishedTokenizer, expected a tokenizer of th"
+    ):
+        export(decoder_only_model(norm_first=True), tmp_path / "engine", text=published)
     assert [*tmp_path.iterdir()] == []
 
 
