@@ -49,7 +49,8 @@ class PublishedTokenizer(Tokenizer):
     It does what every `Tokenizer` does, except that it cannot be trained. `pad_id`, `bos_id`,
     `eos_id`, `unk_id`, `mask_id`, and `cls_id` and `sep_id` of BERT, are those of the published
     one, or None if it has none. Truncation and padding, which a file may ask for, are not done.
-    A chat template is kept and written back; write the prompt yourself, with `parse_special=True`.
+    A chat template is kept and written back, and not used: write the prompt yourself, and give
+    `generate` the ids of `begin(prompt, parse_special=True)`.
 
     Args:
         files: the content of the published files by name, as `from_pretrained` reads them.
@@ -224,8 +225,8 @@ class PublishedTokenizer(Tokenizer):
             check_instance("text", text, str)
             if parse_special is None and (found := self.spelled.search(text)):
                 warnings.warn(
-                    f"{found[0]!r} is read as text; parse_special=True reads it as the special "
-                    "token, parse_special=False says that text is meant",
+                    f"{found[0]!r} is read as text; `begin` and `encode` with parse_special=True "
+                    "read it as the special token, parse_special=False says that text is meant",
                     stacklevel=3,
                 )
             if surrogate := re.search("[\ud800-\udfff]", text):
