@@ -60,7 +60,7 @@ def check_types(config: Any) -> None:
     """
     for name, hint in get_type_hints(type(config)).items():
         value, kinds = getattr(config, name), get_args(hint) or (hint,)
-        if get_origin(hint) in (Literal, ClassVar):
+        if get_origin(hint) in (Literal, ClassVar, tuple):
             continue
         if isinstance(value, Integral) and not isinstance(value, int):
             value = int(value)

@@ -205,6 +205,11 @@ def local_folder(
     """The folder itself, or where those files of that model of the Hub have been downloaded to."""
     if Path(name_or_folder).is_dir():
         return Path(name_or_folder)
+    if Path(name_or_folder).exists():
+        raise ValueError(
+            f"name_or_folder must be a folder, or a name on the Hugging Face Hub, got the file "
+            f"{name_or_folder}; its folder is {Path(name_or_folder).parent}"
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

@@ -56,6 +56,11 @@ class TokenModel(Pretrained):
         has_no_end = self.config.positional_encoding in ("alibi", "none")
         return math.inf if has_no_end else self.config.max_len
 
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """What ends a text: the end of this package's tokenizers."""
+        return (2,)
+
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew, as in the table above."""
         for module in self.modules():

@@ -18,7 +18,8 @@ Built in chapter 11. Papers: "BERT" (Devlin et al., 2019), section 3; "RoBERTa" 
 "DistilBERT" (Sanh et al., 2019).
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -85,8 +86,16 @@ class BERT(Published):
 
     def add_head(self) -> None:
         """Make what stands behind the encoder."""
-        if not isinstance(self.config, DistilBERTConfig):
+        if self.config.pooler and not isinstance(self.config, DistilBERTConfig):
             self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
+
+    @classmethod
+    def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
+        """The model of that `config.json` with those weights, which say whether it has a pooler."""
+        if cls.kind == "Model" and "pooler" in cls.config_class.family(content).keys:
+            pooler = any(name.endswith("pooler.dense.weight") for name in weights)
+            content = {**content, "pooler": pooler}
+        return super().from_published(content, weights)
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every matrix anew as Devlin et al. did: normal, σ = 0.02, nothing beyond 2σ."""

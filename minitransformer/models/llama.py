@@ -137,6 +137,11 @@ class Llama(Published, DecoderOnlyTransformer):
         set_eps(self, config.eps)
         self.initialise(generator)
 
+    @property
+    def max_len(self) -> int:
+        """Longest text, in tokens; beyond the configuration's where its rotary rule allows it."""
+        return self.config.rotary.longest(self.config.max_len)
+
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew with σ = 0.02; the papers do not say how."""
         start_normal(self, 0.02, generator)

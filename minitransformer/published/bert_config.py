@@ -3,10 +3,9 @@
 Built in chapter 11.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from minitransformer.published.config import PublishedConfig
 
@@ -21,8 +20,6 @@ EMBEDDINGS = {
 }
 KINDS = {"weight": "weight", "bias": "bias", "gamma": "gain", "beta": "bias"}
 """What a part has, as files and as our norms call it; old files have gammas and betas."""
-
-OF_OLD_FILES = re.compile("pooler_.*|directionality")  # they say how BERT is, for every BERT
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class BERTConfig(PublishedConfig):
         pad_id: what fills short rows.
         tie_output: the masked-language head uses the embedding's weight.
         num_labels: classes that a `BERTForSequenceClassification` tells apart.
+        pooler: whether a `BERT` has the layer that makes a vector for each text. Files of models
+            that were trained without do not hold it, and a DistilBERT never has it.
 
     Built in chapter 11. Paper: Devlin et al. (2019), section 3.
     """
@@ -60,8 +59,10 @@ class BERTConfig(PublishedConfig):
     pad_id: int = 0
     tie_output: bool = True
     num_labels: int = 2
+    pooler: bool = True
 
     model_type: ClassVar[str] = "bert"
+    also: ClassVar[tuple[str, ...]] = ("roberta", "distilbert")
     keys: ClassVar[Names] = {
         "vocab_size": "vocab_size",
         "hidden_size": "d_model",
@@ -76,12 +77,15 @@ class BERTConfig(PublishedConfig):
         "pad_token_id": "pad_id",
         "tie_word_embeddings": "tie_output",
         "num_labels": "num_labels",
+        "pooler": "pooler",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "position_embedding_type": ("absolute",),
         "is_decoder": (False,),
         "add_cross_attention": (False,),
     }
+    # Old files say so how BERT's pooler is, for every BERT.
+    without_effect: ClassVar[str] = "directionality|pooler_(fc_size|type|size_per_head|num_.*)"
     layer: ClassVar[Names] = {
         "encoder.layer.*.attention.self.query": "self_attention.w_q",
         "encoder.layer.*.attention.self.key": "self_attention.w_k",
@@ -119,15 +123,14 @@ class BERTConfig(PublishedConfig):
                 )
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Any:
-        """The configuration that a `config.json` says, of this family or one made from it."""
-        for kind in cls.__subclasses__():
-            if content.get("model_type") == kind.model_type:
-                return kind.from_published(content)
-        content = {key: value for key, value in content.items() if not OF_OLD_FILES.match(key)}
-        if labels := content.get("id2label"):
-            content["num_labels"] = len(labels)
-        return super().from_published(content)
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family."""
+        labels = content.get("id2label")
+        return super().of_family({**content, "num_labels": len(labels)} if labels else content)
+
+    def to_published(self) -> dict[str, Any]:
+        """What `config.json` says of this configuration; of the pooler it says nothing."""
+        return {key: value for key, value in super().to_published().items() if key != "pooler"}
 
     def architecture(self, kind: str) -> str:
         """What `transformers` calls a model of this kind, such as "ForMaskedLM"."""

@@ -1,7 +1,8 @@
-"""What others write into `config.json`, as the configuration of a relative.
+"""What others write into `config.json`, as the configuration of a published model.
 
-A relative says which settings are fields of its configuration, and which must have one value. Any
-other setting is refused by its name, unless it is known to leave the outputs as they are.
+A family says which settings are fields of its configuration, which must have one value, and which
+leave its outputs as they are. Any other setting passes if its value does nothing (false, null, 0 or
+empty), and is refused by its name and value if not.
 
 Built in chapter 12.
 """
@@ -9,7 +10,7 @@ Built in chapter 12.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from minitransformer.checks import check_types
 
@@ -25,51 +26,112 @@ ACTIVATION_NAMES = {
 }
 """What `config.json` calls an activation, and what `FeedForward` does."""
 
-WITHOUT_EFFECT = re.compile(
-    r"_.*|.*dropout.*|.*_pdrop|architectures|model_type|torch_dtype|dtype|transformers_version|use_cache|return_dict"
-    "|output_.*|chunk_size_feed_forward|gradient_checkpointing|problem_type|initializer_.*"
-    "|(bos|eos|pad|sep|mask|cls|unk)_token_id|id2label|label2id|num_labels|task_specific_params"
-    "|summary_.*|finetuning_task|tokenizer_class|prefix|pretraining_tp|torchscript"
+OF_FILES = (
+    r"_.*|architectures|model_type|(torch_)?dtype|transformers_version|transformers\.js.*|unsloth_.*"
+    "|use_cache|return_dict|torchscript|xla_device|output_(attentions|hidden_states|scores|past)"
 )
-"""Settings that leave the outputs as they are. They are kept, and written back."""
+OF_TRAINING = (
+    ".*dropout.*|.*_pdrop|(en|de)coder_layerdrop|initializer_.*|init_std|gradient_checkpointing"
+    "|chunk_size_feed_forward|problem_type|pretraining_tp|finetuning_task|tf_legacy_loss"
+)
+OF_TEXTS = (
+    "(bos|eos|pad|sep|mask|cls|unk|decoder_start)_token_id|tokenizer_class|prefix|id2label|label2id"
+    "|num_labels|task_specific_params|summary_.*"
+)
+OF_GENERATION = (
+    "(max|min)_(length|new_tokens|time)|early_stopping|do_sample|num_beams|num_beam_groups"
+    "|num_return_sequences|temperature|top_[kph]|min_p|typical_p|(epsilon|eta)_cutoff|penalty_alpha"
+    "|(diversity|(encoder_)?repetition|(exponential_decay_)?length)_penalty|guidance_scale"
+    "|(encoder_)?no_repeat_ngram_size|bad_words_ids|sequence_bias|(begin_)?suppress_tokens"
+    "|forced?_[be]os_token.*|renormalize_logits|remove_invalid_values|return_dict_in_generate"
+)
+WITHOUT_EFFECT = re.compile("|".join([OF_FILES, OF_TRAINING, OF_TEXTS, OF_GENERATION]))
+"""Settings that leave the outputs of every family as they are, whatever their value."""
+
+QUANTISED = ("quantization_config", "compression_config")
 
 
 class PublishedConfig:
-    """The base of each relative's configuration, a frozen dataclass.
+    """The base of each family's configuration, a frozen dataclass.
 
     Attributes:
-        model_type: what `config.json` calls the family; others in `also`.
+        model_type: what `config.json` calls the family.
+        also: other families that the same model class reads.
         keys: settings of `config.json` that are fields here, by their names there.
         fixed: settings that must have one of these values; the first is what it is when left out.
+        without_effect: settings that leave the outputs of this family as they are, a pattern.
     """
 
     model_type: ClassVar[str]
     also: ClassVar[tuple[str, ...]] = ()
     keys: ClassVar[Mapping[str, str]]
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    without_effect: ClassVar[str] = ""
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any]) -> Self:
         """The configuration that a `config.json` says.
 
         Raises:
-            ValueError: if it is of another family, has a setting that is not known, or one with a
-                value that this package does not do.
+            ValueError: if it is of a family that the class does not read, says that weights are
+                quantised, has a setting that may change outputs and is not known, or one with a
+                value that this package does not compute.
         """
-        known = [cls.model_type, *cls.also]
-        if content.get("model_type") not in known:
+        family = cls.family(content)
+        for key in QUANTISED:
+            if value := content.get(key):
+                raise ValueError(
+                    f"the weights are quantised, {key}={brief(value)}; only floating-point weights "
+                    "are read"
+                )
+        return family.of_family(content)
+
+    @classmethod
+    def family(cls, content: Mapping[str, Any]) -> type[Self]:
+        """The class for the family that a `config.json` names; this one where it names none."""
+        families = families_of(PublishedConfig) | {cls.model_type: cls}
+        expected = [cls.model_type, *vars(cls).get("also", ())]
+        found = content.get("model_type")
+        if found is None and (architectures := content.get("architectures")):
+            # Files of 2019 name no family; their architecture begins with its name.
+            part = r"(for\w+|((with)?lmhead|mt|doubleheads|encoder)?model)"
+            first = str(architectures[0]).lower()
+            found = next((name for name in families if re.fullmatch(name + part, first)), first)
+        if found not in (None, *expected):
             raise ValueError(
-                f"model_type is {content.get('model_type')!r}, expected {' or '.join(known)}"
+                f"model_type is {found!r}, expected {' or '.join(expected)}; families that can be "
+                f"read are {', '.join(sorted(families))}"
             )
-        others = content.keys() - cls.keys.keys() - cls.fixed.keys()
-        if unknown := sorted(key for key in others if not WITHOUT_EFFECT.fullmatch(key)):
-            raise ValueError(f"these settings are not known: {', '.join(unknown)}")
+        return families[found or cls.model_type]
+
+    @classmethod
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family."""
+        own = re.compile(cls.without_effect)
+        unknown = {
+            key: value
+            for key, value in content.items()
+            if value  # False, None, 0 and what is empty do nothing
+            and not (key in cls.keys or key in cls.fixed)
+            and not (WITHOUT_EFFECT.fullmatch(key) or own.fullmatch(key))
+        }
+        if unknown:
+            said = ", ".join(f"{key}={brief(unknown[key])}" for key in sorted(unknown))
+            raise ValueError(f"these settings are not known: {said}")
         for key, values in cls.fixed.items():
-            if key in content and content[key] not in values:
+            if content.get(key) is not None and content[key] not in values:
                 raise ValueError(f"{key} is {content[key]!r}, expected {values[0]!r}")
-        return cls(**{ours: content[key] for key, ours in cls.keys.items() if key in content})
+        hints = get_type_hints(cls)
+        found = {ours: content[key] for key, ours in cls.keys.items() if key in content}
+        null = [ours for ours, value in found.items() if value is None]
+        for ours in null:
+            if type(None) not in get_args(hints[ours]) and ours != "eos_ids":
+                del found[ours]  # null is to be left out, unless it is a value here
+        return cls(**found)
 
     def __post_init__(self) -> None:
+        if hasattr(self, "eos_ids"):
+            object.__setattr__(self, "eos_ids", ids_of(self.eos_ids))  # it is frozen
         check_types(self)
         if (activation := getattr(self, "activation", "gelu")) not in ACTIVATION_NAMES:
             known = ", ".join(ACTIVATION_NAMES)
@@ -77,9 +139,40 @@ class PublishedConfig:
 
     def to_published(self) -> dict[str, Any]:
         """What `config.json` says of this configuration."""
-        fixed = {key: values[0] for key, values in self.fixed.items()}
-        fields = {key: getattr(self, ours) for key, ours in self.keys.items()}
-        return {"model_type": self.model_type} | fixed | fields
+        said = {key: getattr(self, ours) for key, ours in self.keys.items()}
+        if "eos_token_id" in said:
+            ids = list(said["eos_token_id"])
+            said["eos_token_id"] = ids if len(ids) > 1 else (ids or [None])[0]
+        return {"model_type": self.model_type} | said
+
+
+def families_of(base: type[Any]) -> dict[str, type[Any]]:
+    """The families that can be read, which are those in this subpackage, by their names."""
+    families: dict[str, type[Any]] = {}
+    for kind in base.__subclasses__():
+        if "model_type" in vars(kind) and kind.__module__.startswith(__package__):
+            families[kind.model_type] = kind
+        families |= families_of(kind)
+    return families
+
+
+def ids_of(ids: Any) -> tuple[int, ...]:
+    """One id, several or none, as files and users say them.
+
+    Example:
+        >>> ids_of(2), ids_of([41, 48]), ids_of(None)
+        ((2,), (41, 48), ())
+    """
+    several = (ids,) if isinstance(ids, int) else ids or ()
+    if not all(isinstance(index, int) and not isinstance(index, bool) for index in several):
+        raise TypeError(f"eos_ids must be an id, or several, got {ids!r}")
+    return tuple(several)
+
+
+def brief(value: object) -> str:
+    """A value in a line of an error."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class GPT2Config(DecoderConfig):
         eps: ε of the norms.
         dropout: as in `TransformerConfig`.
         tie_output: the output projection uses the embedding's weight.
+        eos_ids: each of them ends a text.
 
     Built in chapter 12. Paper: Radford et al. (2019), table 2.
     """
@@ -65,6 +66,7 @@ class GPT2Config(DecoderConfig):
     eps: float = 1e-5
     dropout: float = 0.1
     tie_output: bool = True
+    eos_ids: tuple[int, ...] = (50_256,)
 
     model_type: ClassVar[str] = "gpt2"
     keys: ClassVar[Mapping[str, str]] = {
@@ -78,6 +80,7 @@ class GPT2Config(DecoderConfig):
         "layer_norm_epsilon": "eps",
         "resid_pdrop": "dropout",
         "tie_word_embeddings": "tie_output",
+        "eos_token_id": "eos_ids",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "scale_attn_weights": (True,),
@@ -86,4 +89,5 @@ class GPT2Config(DecoderConfig):
         "add_cross_attention": (False,),
         "is_encoder_decoder": (False,),
     }
+    without_effect: ClassVar[str] = "n_ctx|predict_special_tokens"
     positional_encoding: ClassVar[str] = "learned"

@@ -26,6 +26,7 @@ COMMON = {
     "rms_norm_eps": "eps",
     "rope_parameters": "rotary",
     "tie_word_embeddings": "tie_output",
+    "eos_token_id": "eos_ids",
 }
 ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
 
@@ -51,6 +52,7 @@ class LlamaConfig(DecoderConfig):
         window: how many keys a query sees, its own among them; all before it when left out.
         first_window_layer: layers before this one see all.
         tie_output: the output projection uses the embedding's weight.
+        eos_ids: each of them ends a text.
 
     Built in chapter 12. Paper: Touvron et al. (2023), table 2.
     """
@@ -71,6 +73,7 @@ class LlamaConfig(DecoderConfig):
     window: int | None = None
     first_window_layer: int = 0
     tie_output: bool = False
+    eos_ids: tuple[int, ...] = (2,)
 
     model_type: ClassVar[str] = "llama"
     also: ClassVar[tuple[str, ...]] = ("mistral", "qwen2", "qwen3")
@@ -83,6 +86,7 @@ class LlamaConfig(DecoderConfig):
         "rope_interleaved": (False,),
         "is_llama_config": (True, False),
     }
+    without_effect: ClassVar[str] = "max_sequence_length"
     positional_encoding: ClassVar[str] = "rotary"
     output_bias: ClassVar[bool] = True  # where attention has biases, its last projection has one
     qk_norm: ClassVar[bool] = False
@@ -93,14 +97,11 @@ class LlamaConfig(DecoderConfig):
         return self.d_model // self.num_heads if self.d_k is None else self.d_k
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """The configuration that a `config.json` says, of the relative that it names."""
-        relative = RELATIVES.get(content.get("model_type"), cls)
-        if cls is LlamaConfig and relative is not cls:
-            return relative.from_published(content)
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family."""
         others = {key: value for key, value in content.items() if key not in ROTARY}
         rotary = RotaryScaling.from_published(content)
-        return super().from_published({**others, "rope_parameters": rotary})
+        return super().of_family({**others, "rope_parameters": rotary})
 
     def to_published(self) -> dict[str, Any]:
         """What `config.json` says of this configuration.
@@ -138,7 +139,6 @@ class MistralConfig(LlamaConfig):
     window: int | None = 4096
 
     model_type: ClassVar[str] = "mistral"
-    also: ClassVar[tuple[str, ...]] = ()
     architecture: ClassVar[str] = "MistralForCausalLM"
     keys: ClassVar[Mapping[str, str]] = COMMON | {"sliding_window": "window"}
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -161,9 +161,9 @@ class Qwen2Config(LlamaConfig):
     max_len: int = 32_768
     attention_bias: bool = True
     first_window_layer: int = 28
+    eos_ids: tuple[int, ...] = ()
 
     model_type: ClassVar[str] = "qwen2"
-    also: ClassVar[tuple[str, ...]] = ()
     architecture: ClassVar[str] = "Qwen2ForCausalLM"
     keys: ClassVar[Mapping[str, str]] = COMMON | {
         "sliding_window": "window",
@@ -180,15 +180,15 @@ class Qwen2Config(LlamaConfig):
         return [kinds[index >= full] for index in range(self.num_layers)]
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """The configuration that a `config.json` says; see `LlamaConfig`."""
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family."""
         content = {"sliding_window": 4096, **content}
         layer_types = content.pop("layer_types", None)
         if not content.pop("use_sliding_window", False):
             content["sliding_window"] = None
         elif layer_types is not None:
             content["max_window_layers"] = layer_types.count("full_attention")
-        config = super().from_published(content)
+        config = super().of_family(content)
         if layer_types not in (None, config.layer_types):
             raise ValueError(f"layer_types is {layer_types!r}, expected {config.layer_types!r}")
         return config
@@ -217,7 +217,3 @@ class Qwen3Config(Qwen2Config):
     keys: ClassVar[Mapping[str, str]] = {**Qwen2Config.keys, "attention_bias": "attention_bias"}
     output_bias: ClassVar[bool] = True
     qk_norm: ClassVar[bool] = True
-
-
-CONFIGS: tuple[type[LlamaConfig], ...] = (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
-RELATIVES: dict[Any, Any] = {config.model_type: config for config in CONFIGS}

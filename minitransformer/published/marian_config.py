@@ -3,7 +3,6 @@
 Built in chapter 13.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -15,13 +14,6 @@ from minitransformer.published.config import ACTIVATION_NAMES, PublishedConfig
 from minitransformer.published.weights import Stacked, linear, norm
 
 __all__ = ["BARTConfig", "MarianConfig"]
-
-SAID_ELSEWHERE = re.compile(
-    "init_std|(en|de)coder_layerdrop|num_hidden_layers|extra_pos_embeddings|save_step"
-    "|forced?_[be]os_token.*|bad_words_ids|num_beams|do_sample|m(ax|in)_length|length_penalty"
-    "|early_stopping|no_repeat_ngram_size|renormalize_logits"
-)
-"""Settings of training and of `generate`, or said twice: none of them changes logits."""
 
 
 class Row(Stacked):
@@ -69,6 +61,7 @@ class MarianConfig(PublishedConfig):
         dropout: as in `TransformerConfig`.
         pad_id: what fills short rows.
         start_id: what targets begin with, the `bos_id` of `generate`.
+        eos_ids: each of them ends a text.
 
     Raises:
         ValueError: if the activation is unknown, or an id lies outside the vocabulary.
@@ -90,6 +83,7 @@ class MarianConfig(PublishedConfig):
     dropout: float = 0.1
     pad_id: int = 58_100
     start_id: int = 58_100
+    eos_ids: tuple[int, ...] = (0,)
 
     model_type: ClassVar[str] = "marian"
     keys: ClassVar[Mapping[str, str]] = {
@@ -104,6 +98,7 @@ class MarianConfig(PublishedConfig):
         "activation_function": "activation",
         "pad_token_id": "pad_id",
         "decoder_start_token_id": "start_id",
+        "eos_token_id": "eos_ids",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "is_encoder_decoder": (True,),
@@ -117,6 +112,10 @@ class MarianConfig(PublishedConfig):
         "static_position_embeddings": (True,),
         "add_bias_logits": (False, True),  # the bias counts, whatever this says
     }
+    # Said twice, or of how the model was trained:
+    without_effect: ClassVar[str] = (
+        "num_hidden_layers|extra_pos_embeddings|save_step|decoder_vocab_size"
+    )
     names: ClassVar[Mapping[str, str | Stacked | None]] = {
         "final_logits_bias": Row(("output_projection.bias",)),
         "model.shared.weight": "src_embedding.weight",
@@ -159,16 +158,12 @@ class MarianConfig(PublishedConfig):
         return self.vocab_size
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """As `PublishedConfig` does it; two vocabularies are refused."""
-        said = {key: value for key, value in content.items() if not SAID_ELSEWHERE.fullmatch(key)}
-        tgt_size, size = (
-            said.pop("decoder_vocab_size", None),
-            said.get("vocab_size", cls.vocab_size),
-        )
-        if tgt_size not in (None, size):
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family; two vocabularies are refused."""
+        size = content.get("vocab_size", cls.vocab_size)
+        if (tgt_size := content.get("decoder_vocab_size")) not in (None, size):
             raise ValueError(f"decoder_vocab_size is {tgt_size}, expected vocab_size={size}")
-        return super().from_published(said)
+        return super().of_family(content)
 
 
 @dataclass(frozen=True)
@@ -181,6 +176,7 @@ class BARTConfig(MarianConfig):
     vocab_size: int = 50_265
     pad_id: int = 1
     start_id: int = 2
+    eos_ids: tuple[int, ...] = (2,)
 
     model_type: ClassVar[str] = "bart"
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {

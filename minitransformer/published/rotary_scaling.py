@@ -103,11 +103,16 @@ class RotaryScaling:
         Raises:
             ValueError: if it says what is not known.
         """
-        found = dict(content.get("rope_scaling") or content.get("rope_parameters") or {})
+        said = content.get("rope_scaling") or content.get("rope_parameters") or {}
+        if not isinstance(said, Mapping):
+            raise ValueError(f"rope_scaling must be an object with a rope_type, got {said!r}")
+        found = dict(said)
         old_name = found.pop("type", "default")
         found = {"rope_type": old_name, "rope_theta": content.get("rope_theta", cls.base)} | found
         kind = found["rope_type"]
-        known = {"rope_type", "rope_theta", *SETTINGS.get(kind, found)}
+        if kind not in SETTINGS:
+            raise ValueError(f"rope_type must be one of {sorted(SETTINGS)}, got {kind!r}")
+        known = {"rope_type", "rope_theta", *SETTINGS[kind]}
         if unknown := sorted(found.keys() - known):
             raise ValueError(f"these settings of {kind!r} are not known: {', '.join(unknown)}")
         return cls(**{NAMES.get(key, key): value for key, value in found.items()})
@@ -145,9 +150,24 @@ class RotaryScaling:
         factor = 1.0 if self.kind == "dynamic" else self.factor
         return plain * (kept + (1 - kept) / factor)
 
+    def longest(self, max_len: int) -> int:
+        """The longest text of a model whose `config.json` says that it is `max_len`.
+
+        By "linear" and "yarn" texts become longer than those of training, and files may name
+        either length. The other rules end at `max_len`.
+
+        Example:
+            >>> RotaryScaling("linear", factor=2.0).longest(8), RotaryScaling().longest(8)
+            (16, 8)
+        """
+        if self.kind not in ("linear", "yarn"):
+            return max_len
+        return max(max_len, math.floor(self.factor * (self.trained_len or max_len)))
+
     def encoding(self, d_k: int, max_len: int) -> RotaryPositionalEncoding:
         """The layer that turns queries and keys so, halves of a head against each other."""
-        rotary = RotaryPositionalEncoding(d_k, max_len, "half", self.frequencies(d_k, max_len))
+        frequencies = self.frequencies(d_k, max_len)
+        rotary = RotaryPositionalEncoding(d_k, self.longest(max_len), "half", frequencies)
         if self.kind == "yarn":
             longer = self.attention_factor
             rotary.table *= 0.1 * math.log(self.factor) + 1 if longer is None else longer

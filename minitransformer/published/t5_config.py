@@ -21,8 +21,6 @@ FEED_FORWARDS = {
     "gated-silu": "swiglu",
 }
 """What `config.json` calls a feed-forward network, and what `FeedForward` does."""
-SAID_TWICE = {"dense_act_fn", "is_gated_act", "n_positions"}
-"""Settings that follow from `feed_forward_proj`, or say how long the texts of training were."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ class T5Config(PublishedConfig):
         scale_output: logits are divided by √d.
         pad_id: the id that fills short rows.
         start_id: what a target begins with, the `bos_id` of `generate`; T5's padding.
+        eos_ids: each of them ends a text.
 
     Raises:
         ValueError: if `network` is unknown.
@@ -69,6 +68,7 @@ class T5Config(PublishedConfig):
     scale_output: bool = True
     pad_id: int = 0
     start_id: int = 0
+    eos_ids: tuple[int, ...] = (1,)
 
     model_type: ClassVar[str] = "t5"
     keys: ClassVar[Mapping[str, str]] = {
@@ -88,11 +88,14 @@ class T5Config(PublishedConfig):
         "scale_decoder_outputs": "scale_output",
         "pad_token_id": "pad_id",
         "decoder_start_token_id": "start_id",
+        "eos_token_id": "eos_ids",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "is_encoder_decoder": (True,),
         "is_decoder": (False,),
     }
+    # They follow from `feed_forward_proj`, or say how long the texts of training were.
+    without_effect: ClassVar[str] = "dense_act_fn|is_gated_act|n_positions"
     positional_encoding: ClassVar[str] = "none"
     """Of vectors; `max_len` has no end."""
 
@@ -113,8 +116,7 @@ class T5Config(PublishedConfig):
         return self.vocab_size
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """As every relative; an older file says by "untied" that nothing is scaled."""
-        said = {key: value for key, value in content.items() if key not in SAID_TWICE}
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`; an older file says by "untied" that nothing is scaled."""
         scaled = {"scale_decoder_outputs": content.get("tie_word_embeddings", True)}
-        return super().from_published(scaled | said)
+        return super().of_family({**scaled, **content})

@@ -93,6 +93,7 @@ class ViTConfig(PublishedConfig):
         "pooler_output_size": "pooler_size",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {"pooler_act": ("tanh",)}
+    without_effect: ClassVar[str] = "encoder_stride"  # of a decoder of pictures, which is not here
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,16 +101,15 @@ class ViTConfig(PublishedConfig):
             raise ValueError(f"head must be one of {HEADS}, got {self.head!r}")
 
     @classmethod
-    def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """The configuration that a `config.json` says."""
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        """As `from_published`, for a file of this very family."""
         content = dict(content)
-        content.pop("encoder_stride", None)  # of a decoder of pictures, which is not here
         if "id2label" in content:
             content["num_labels"] = len(content["id2label"])
         for key in ("image_size", "patch_size"):
             if isinstance(content.get(key), list):
                 content[key] = Rectangle(*content[key])
-        return super().from_published(content)
+        return super().of_family(content)
 
     def to_published(self) -> dict[str, Any]:
         """What `config.json` says of this configuration; there the head has no name."""

@@ -20,14 +20,22 @@ from torch import Tensor, nn
 from minitransformer.as_configured import check_as_configured
 from minitransformer.files import read_tensors, replacing, write_tensors
 from minitransformer.pretrained import CONFIG, WEIGHTS, existing, local_folder, shape_of
-from minitransformer.published.config import WITHOUT_EFFECT, PublishedConfig
+from minitransformer.published.config import PublishedConfig
 from minitransformer.tokenizer_file import read_json, write_json
 
 __all__ = ["Published", "Stacked"]
 
 INDEX = f"{WEIGHTS}.index.json"
-FILES = (CONFIG, "model*.safetensors", INDEX, "*token*.json", "vocab.*", "merges.txt", "*.spm")
+GENERATION = "generation_config.json"
+FILES = (
+    *(CONFIG, GENERATION, "model*.safetensors", INDEX),
+    *("*token*.json", "vocab.*", "merges.txt", "*.spm"),
+)
 """What is fetched of a published model: what it computes with, and its tokenizer's files."""
+
+BEGIN_AND_END = ("decoder_start_token_id", "eos_token_id")
+"""What `generation_config.json` says in place of `config.json`."""
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,14 @@ class Published(nn.Module):
     names: ClassVar[Mapping[str, str | Stacked | None]]
     kept: Mapping[str, Any] = {}
     """Settings of the `config.json` that was read, which are written back."""
+    generation: Mapping[str, Any] = {}
+    """The `generation_config.json` that was read, which is written back."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """What ends a text: the configuration's `eos_ids`, as far as they are tokens here."""
+        ids = getattr(self.config, "eos_ids", ())
+        return tuple(index for index in ids if 0 <= index < self.config.vocab_size)
 
     @classmethod
     def from_pretrained(
@@ -98,31 +114,42 @@ class Published(nn.Module):
                 their index; or, where there is none of that name, a model on the Hub, which takes
                 `pip install 'minitransformer[hub]'`.
             device: where to put the model.
-            dtype: of the weights; when left out, as they are stored.
+            dtype: of the weights; when left out, as they are stored, all in the same one.
 
         Returns:
             The model, in evaluation mode.
 
         Raises:
             FileNotFoundError: if there is no such folder or model, or a file is missing.
-            ValueError: if a file is damaged; if it has settings or weights that are not known, or
-                lacks some.
+            ValueError: if the model is of another family, or quantised; if a file is damaged, has
+                settings or weights that are not known, or lacks some; if weights have several
+                dtypes and `dtype` does not say which one it is to be.
         """
+        if dtype not in (None, *FLOATS):
+            raise ValueError(f"dtype must be a floating-point one or None, got {dtype}")
         folder = local_folder(name_or_folder, FILES)
         content = read_json(existing(folder / CONFIG))
-        weights = read_weights(folder)
+        generation: dict[str, Any] = {}
+        if (folder / GENERATION).is_file():
+            generation = read_json(folder / GENERATION)
+        said = {key: generation.get(key) for key in BEGIN_AND_END if key in cls.config_class.keys}
+        content |= {key: value for key, value in said.items() if value is not None}
         try:
+            cls.config_class.from_published(content)  # before gigabytes are read
+            weights = read_weights(folder)
+            if dtype is not None:
+                weights = {n: w.to(dtype) if w.dtype in FLOATS else w for n, w in weights.items()}
             model = cls.from_published(content, weights)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{folder}: {error}") from error
-        return model.to(device, dtype).eval()
+        model.kept, model.generation = content, generation
+        return model.to(device).eval()
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
         """The model of that `config.json` with those weights, under their published names."""
         with torch.device("meta"):  # nothing is drawn that would be thrown away
             model = cls(cls.config_class.from_published(content))
-        model.kept = {key: value for key, value in content.items() if WITHOUT_EFFECT.fullmatch(key)}
         parameters = dict(model.named_parameters(remove_duplicate=False))
         ours = model.translated(weights, parameters)
         new: dict[nn.Parameter, nn.Parameter] = {}
@@ -151,9 +178,17 @@ class Published(nn.Module):
     ) -> dict[str, Tensor]:
         """Published weights under our names."""
         ours: dict[str, Tensor] = {}
+        dtypes: dict[torch.dtype, str] = {}
         unknown = []
         for name, tensor in weights.items():
             place, number = self.place_of(name)
+            if place is not None and tensor.dtype not in FLOATS:
+                raise ValueError(
+                    f"{name} holds {tensor.dtype}: the weights are quantised, and only "
+                    f"floating-point ones are read, {', '.join(map(str, FLOATS))}"
+                )
+            if place is not None:
+                dtypes.setdefault(tensor.dtype, name)
             if place == "":
                 unknown.append(name)
             elif isinstance(place, str):
@@ -167,6 +202,9 @@ class Published(nn.Module):
         unknown += [name for name in ours if name not in parameters]
         if unknown:
             raise ValueError(f"{len(unknown)} weights are not known; the first is {unknown[0]}")
+        if len(dtypes) > 1:
+            found = ", ".join(f"{kind} ({name})" for kind, name in dtypes.items())
+            raise ValueError(f"weights have several dtypes, {found}; say which one by `dtype`")
         return ours
 
     def place_of(self, name: str) -> tuple[str | Stacked | None, str]:
@@ -216,15 +254,21 @@ class Published(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
+        for key in content.keys() & {"dtype", "torch_dtype"}:
+            content[key] = str(next(self.parameters()).dtype).removeprefix("torch.")
+        said = {key for key in BEGIN_AND_END if self.generation.get(key) is not None}
+        generation = {**self.generation, **{key: content[key] for key in said & content.keys()}}
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
             with replacing(finished / WEIGHTS) as unfinished:
                 write_tensors(unfinished, self.published_weights(), {"format": "pt"})
             write_json(content, finished / CONFIG)
-            (folder / CONFIG).unlink(missing_ok=True)  # without it nothing loads
-            (folder / INDEX).unlink(missing_ok=True)
-            os.replace(finished / WEIGHTS, folder / WEIGHTS)
-            os.replace(finished / CONFIG, folder / CONFIG)
+            if generation:
+                write_json(generation, finished / GENERATION)
+            for file in (CONFIG, INDEX, GENERATION):  # without the first nothing loads
+                (folder / file).unlink(missing_ok=True)
+            for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
+                os.replace(path, folder / path.name)
         for tokenizer in tokenizers.values():
             tokenizer.save_pretrained(folder)
 

@@ -249,11 +249,9 @@ def test_encoder_is_read_from_the_file_of_another_head(family, tmp_path):
     theirs.save_pretrained(tmp_path)
     encoder = getattr(theirs, theirs.base_model_prefix)
     ids = ids_of(V, 2, 7, low=5)
-    if family == "Roberta":  # whose pooler such a file has not
-        with pytest.raises(ValueError, match=r"2 weights are missing; the first is pooler.weight"):
-            BERT.from_pretrained(tmp_path)
-    else:
-        assert_close(BERT.from_pretrained(tmp_path)(ids), encoder(ids).last_hidden_state)
+    ours = BERT.from_pretrained(tmp_path)
+    assert_close(ours(ids), encoder(ids).last_hidden_state)
+    assert (ours.pooler is not None) == (family == "Bert")  # the others' files have none
     with pytest.raises(ValueError, match=r"weights are missing; the first is dense"):
         BERTForMaskedLM.from_pretrained(tmp_path)
 
@@ -292,7 +290,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(ours, family):
     left_out = ours.from_published({"model_type": ours.model_type})
     assert left_out == ours()
     for key, name in ours.keys.items():
-        assert getattr(left_out, name) == getattr(theirs, key)
+        assert key == "pooler" or getattr(left_out, name) == getattr(theirs, key)
 
 
 # --- what is refused -------------------------------------------------------------------------
@@ -307,7 +305,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(ours, family):
         ("Bert", {"model_type": "gpt2"}, "model_type is 'gpt2', expected bert"),
         ("Bert", {"num_attention_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
         ("Bert", {"hidden_act": "mish"}, "activation must be one of gelu, .*, got 'mish'"),
-        ("Bert", {"pad_token_id": None}, "pad_id must be int, got None"),
+        ("Bert", {"pad_token_id": "none"}, "pad_id must be int, got 'none'"),
         ("Roberta", {"num_hidden_layers": 3}, "16 weights are missing; the first is enc"),
         ("Roberta", {"max_position_embeddings": 18}, r"is \(16, 12\), expected \(18, 12"),
         ("DistilBert", {"layer_norm_eps": 1e-3}, "these settings are not known: layer_norm_eps"),

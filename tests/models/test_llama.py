@@ -392,7 +392,11 @@ def test_configuration_of_smollm2_is_read():
     ("kind", "changes", "message"),
     [
         ("Llama", {"model_type": "gemma"}, "'gemma', expected llama or mistral or qwen2 or qwen3"),
-        ("Llama", {"quantization_config": {}}, "settings are not known: quantization_config"),
+        (
+            "Llama",
+            {"quantization_config": {"bits": 4}},
+            r"the weights are quantised, quantization_config=\{'bits': 4\}",
+        ),
         ("Llama", {"sliding_window": 3}, "settings are not known: sliding_window"),
         ("Mistral", {"attention_bias": True}, "settings are not known: attention_bias"),
         ("Llama", {"rope_interleaved": True}, "rope_interleaved is True, expected False"),
@@ -443,6 +447,35 @@ def test_text_that_is_too_long_is_refused(tmp_path):
     ours = loaded(Llama, theirs_of(), tmp_path)
     with pytest.raises(ValueError, match="a sequence of 41 positions is longer than max_len=40"):
         ours(ids_of(37, 1, 41))
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"rope_type": "linear", "factor": 2.5}, 100),
+        # Files name the length of the training texts, or the one that scaling reaches.
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40}, 80),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10}, 40),
+    ],
+)
+def test_scaled_positions_reach_beyond_the_length_that_a_file_names(tmp_path, rope, longest):
+    """That is what scaling is for."""
+    theirs = theirs_of(changes={"rope_parameters": rope | {"rope_theta": 10_000.0}})
+    ours = loaded(Llama, theirs, tmp_path)
+    assert ours.max_len == longest
+    ids = ids_of(37, 2, longest)
+    with torch.no_grad():
+        assert_close(logits_of(ours, ids), logits_of(theirs, ids), 1e-4)  # their angles are in float32
+        with fast.disabled():
+            slow = generate(ours, ids[:, :-6], max_new_tokens=6, stop_ids=[])
+        assert torch.equal(generate(ours, ids[:, :-6], max_new_tokens=6, stop_ids=[]), slow)
+    with pytest.raises(ValueError, match=f"sequence of {longest + 1} positions is longer than max"):
+        ours(ids_of(37, 1, longest + 1))
+
+
+def logits_of(model, ids):
+    found = model(ids)
+    return found if torch.is_tensor(found) else found.logits
 
 
 def test_what_the_relative_has_no_setting_for_is_not_saved(tmp_path):
