@@ -1,4 +1,4 @@
-"""The relatives beside `transformers`: the same weights, the same outputs, in one table.
+"""Published models beside `transformers`: the same weights, the same outputs, in one table.
 
 For each architecture `transformers` makes models from random configurations of odd sizes, moves
 every parameter by noise, and saves them as it publishes. Ours reads the folders, and both compute:
@@ -13,6 +13,10 @@ it takes norms in float32, whatever comes in, it is made to take them in float64
 it is exact up to 1e-5, or to twice the distance of `transformers` from itself in float64. Exits
 with 1 if any row is not exact.
 
+Before it, another table reads the `config.json` of models as they were published: how many settings
+are honoured, which ones are passed over because they leave outputs as they are, or why a file is
+refused.
+
 python benchmarks/published.py                        every architecture, three configurations each
 python benchmarks/published.py --only GPT-2 T5 --configurations 10
 python benchmarks/published.py --device cuda
@@ -25,10 +29,19 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
-from relatives import RELATIVES, Relative, ids_of, theirs_of, transformers
+from relatives import (
+    REAL_FILES,
+    REFUSED,
+    RELATIVES,
+    Relative,
+    ids_of,
+    theirs_of,
+    transformers,
+)
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -190,22 +203,54 @@ def row(name: str, relative: Relative, seeds: Sequence[int], device: str) -> boo
     return exact
 
 
+def files() -> None:
+    """Print what is done with the settings of real files."""
+    print(f"{'published file':<27}{'class':<17}{'layers':>6} {'width':>6} {'size':>11}  settings")
+    passed: set[str] = set()
+    for name, file in REAL_FILES.items():
+        kind, content = file.ours, file.content
+        config = kind.config_class.from_published(content)
+        with torch.device("meta"):
+            size = sum(parameter.numel() for parameter in kind(config).parameters())
+        said = content.keys() - {"architectures", "model_type"}
+        honoured = {key for key in said if key in config.keys or key in config.fixed}
+        honoured |= said & {"rope_scaling", "rope_theta", "use_sliding_window", "id2label"}
+        passed |= said - honoured
+        layers = getattr(config, "num_layers", getattr(config, "num_encoder_layers", 0))
+        print(
+            f"{name:<27}{kind.__name__:<17}{layers:>6} {config.d_model:>6} {size / 1e6:>9.1f} M  "
+            f"{len(honoured)} honoured, {len(said - honoured)} passed over"
+        )
+    print("\n" + fill(f"passed over: {', '.join(sorted(passed))}", 100) + "\n")
+    for name, (kind, content, _) in REFUSED.items():
+        try:
+            kind.config_class.from_published(content)
+        except ValueError as error:
+            print(f"{name:<21}refused: {str(error).split('; families')[0]}")
+        else:
+            raise AssertionError(f"{name} was read")
+    print(f"\n{len(REAL_FILES)} files read, {len(REFUSED)} refused\n")
+
+
 def main() -> int:
     """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=RELATIVES, default=list(RELATIVES))
+    parser.add_argument("--only", nargs="+", choices=RELATIVES)
     parser.add_argument("--configurations", type=int, default=3, help="of each architecture")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    if not args.only:
+        files()
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     print(f"{versions}, {args.device}; {args.configurations} random configurations each")
     print("largest differences of logits, gradients (float64) and logits (float32); texts\n")
     numbers = "   logits  gradients   float32  greedy  beam 4"
     print(f"{'':<12}{'ours':<17}{'theirs':<28}{numbers}")
     rows = [
-        row(name, RELATIVES[name], range(args.configurations), args.device) for name in args.only
+        row(name, RELATIVES[name], range(args.configurations), args.device)
+        for name in args.only or RELATIVES
     ]
     print(f"\n{sum(rows)} of {len(rows)} exact")
     return int(not all(rows))

@@ -14,8 +14,9 @@ from minitransformer.models import BART, GPT2, T5, BERTForMaskedLM, Llama, Maria
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "models"))
 from alike import EXACT, ROUNDED, ids_of, published, transformers
+from real_files import REAL_FILES, REFUSED
 
-__all__ = ["RELATIVES", "Relative", "ids_of", "theirs_of", "transformers"]
+__all__ = ["REAL_FILES", "REFUSED", "RELATIVES", "Relative", "ids_of", "theirs_of", "transformers"]
 
 VOCAB_SIZE = 37
 Settings = dict[str, Any]

@@ -465,7 +465,8 @@ def test_scaled_positions_reach_beyond_the_length_that_a_file_names(tmp_path, ro
     assert ours.max_len == longest
     ids = ids_of(37, 2, longest)
     with torch.no_grad():
-        assert_close(logits_of(ours, ids), logits_of(theirs, ids), 1e-4)  # their angles are in float32
+        # Their angles are in float32.
+        assert_close(logits_of(ours, ids), logits_of(theirs, ids), 1e-4)
         with fast.disabled():
             slow = generate(ours, ids[:, :-6], max_new_tokens=6, stop_ids=[])
         assert torch.equal(generate(ours, ids[:, :-6], max_new_tokens=6, stop_ids=[]), slow)

@@ -198,6 +198,14 @@ def test_sizes_in_the_list_follow_from_the_configurations(monkeypatch):
 # --- the table of classes, benchmarks/published.py -------------------------------------------
 
 
+def test_table_of_real_files_says_what_is_done_with_each(monkeypatch, capsys):
+    script("benchmarks", monkeypatch).files()
+    rows = capsys.readouterr().out.splitlines()
+    [found] = [row for row in rows if row.startswith("gpt2-xl ")]
+    assert " ".join(found.split()) == "gpt2-xl GPT2 48 1600 1557.6 M 9 honoured, 12 passed over"
+    assert any(row.startswith("Olmo-3-7B ") and "model_type is 'olmo3'" in row for row in rows)
+
+
 def test_table_of_classes_is_exact_and_notices_what_is_not(monkeypatch, capsys):
     table = script("benchmarks", monkeypatch)
     options = ["--configurations", "1", "--only", "Marian", "ViT"]
