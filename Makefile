@@ -1,6 +1,7 @@
 # make book        build the site
-# make test        check everything
 # make quick       check style and types, run the tests of what does not train
+# make test        run one case of each kind, every chapter, every page
+# make everything  run all cases, the pages of cases too, once more without vector units
 # make everywhere  run tests and chapters under what differs between machines
 # make notebooks   run the chapters again and save their outputs
 # make colab       run the chapters with the versions that Colab has
@@ -12,12 +13,12 @@ COLAB_PYTHON ?= $(shell python3.13 -c '' 2>&- && echo python3.13 || echo $(PYTHO
 PORT ?= 8000
 VENV := .venv/bin/python
 
-.PHONY: help install book test quick notebooks everywhere colab serve clean
+.PHONY: help install book quick test everything notebooks everywhere colab serve clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-install book quick test:
+install book quick test everything:
 	@$(PYTHON) tools $@
 
 notebooks: install

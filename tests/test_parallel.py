@@ -3,6 +3,7 @@
 Processes are real, and talk over the loopback. One start of them serves all runs.
 """
 
+from functools import cache
 from shutil import which
 
 import pytest
@@ -56,28 +57,52 @@ RUNS = {
     "accumulated, ddp": ("letters", {"accumulate": 4, "batch_tokens": 11}, "ddp", {}),
     "compiled": ("letters", {"dropout": 0.0}, "fsdp", {**PART_4, "compiled": True}),
 }
-WITHOUT_DROPOUT = [name for name, run in RUNS.items() if run[1].get("dropout") == 0.0]
+OF_EACH_ENGINE = ("copying, ddp", "letters without dropout")
+EVERYTHING = pytest.mark.everything
+WITHOUT_DROPOUT = [
+    pytest.param(name, marks=[] if name in OF_EACH_ENGINE else EVERYTHING)
+    for name, run in RUNS.items()
+    if run[1].get("dropout") == 0.0
+]
+each_start = pytest.mark.parametrize(
+    ("count", "run"),
+    [
+        pytest.param(n, run, marks=[] if n == 2 and run in OF_EACH_ENGINE else EVERYTHING)
+        for run in RUNS
+        for n in (2, 4)
+        if (n, run) != (4, "compiled")
+    ],
+)
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """What every run of RUNS ends with in each process, by the number of processes."""
-    uncompiled = {name: run for name, run in RUNS.items() if name != "compiled"}
-    cases = {1: RUNS, 2: RUNS, 4: uncompiled}
-    return {count: together(count, train_all, cases[count]) for count in cases}
+    """What a run of RUNS ends with in each of so many processes, which are started once."""
+
+    @cache
+    def all_like(count, is_one_of_each):
+        return together(
+            count,
+            train_all,
+            {
+                name: run
+                for name, run in RUNS.items()
+                if (name in OF_EACH_ENGINE) == is_one_of_each and (count, name) != (4, "compiled")
+            },
+        )
+
+    return lambda count, run: [all_of[run] for all_of in all_like(count, run in OF_EACH_ENGINE)]
 
 
-@pytest.mark.parametrize(
-    ("count", "run"), [(n, run) for run in RUNS for n in (2, 4) if (n, run) != (4, "compiled")]
-)
+@each_start
 def test_many_processes_are_one(outcomes, run, count):
     bound = 1e-3 if RUNS[run][1].get("precision") == "bf16" else BOUND
-    assert_same_outcome(outcomes[count][0][run], outcomes[1][0][run], bound)
+    assert_same_outcome(outcomes(count, run)[0], outcomes(1, run)[0], bound)
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_all_processes_end_with_the_same(outcomes, run):
-    first, *others = (outcome[run] for outcome in outcomes[2 if run == "compiled" else 4])
+@each_start
+def test_all_processes_end_with_the_same(outcomes, run, count):
+    first, *others = outcomes(count, run)
     for other in others:
         assert_equal_outcome(other, first)
 
@@ -87,19 +112,21 @@ def test_without_dropout_they_are_the_plain_trainer(outcomes, run):
     kind, options, *_ = RUNS[run]
     trainer = TRAINERS[kind](**options)
     trainer.fit(progress=False)
-    assert_same_outcome(outcomes[2][0][run], outcome(trainer), BOUND)
+    assert_same_outcome(outcomes(2, run)[0], outcome(trainer), BOUND)
 
 
+@EVERYTHING
 def test_tokens_in_a_file_are_those_of_the_texts(outcomes):
     for count in (1, 2, 4):
         assert_equal_outcome(
-            outcomes[count][0]["tokens, fsdp"], outcomes[count][0]["letters, fsdp"]
+            outcomes(count, "tokens, fsdp")[0], outcomes(count, "letters, fsdp")[0]
         )
 
 
+@EVERYTHING
 def test_computing_layers_again_changes_nothing(outcomes):
     for count in (1, 2, 4):
-        again, once = (outcomes[count][0][run] for run in ("computed again", "copying, fsdp"))
+        again, once = (outcomes(count, run)[0] for run in ("computed again", "copying, fsdp"))
         assert_equal_outcome(again, once)
 
 
@@ -198,6 +225,7 @@ def test_recomputed_layer_drops_the_same_elements():
         assert torch.equal(gradient, same)
 
 
+@EVERYTHING
 @pytest.mark.skipif(which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -271,6 +299,7 @@ def differing_trainers():
             return outcomes, str(error)
 
 
+@EVERYTHING
 def test_processes_with_different_trainers():
     """Other weights are not taken, neither by DDP nor by FSDP2; other settings are refused."""
     plain = letters_trainer(dropout=0.0)

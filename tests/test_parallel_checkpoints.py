@@ -27,6 +27,7 @@ from minitransformer.parallel import ParallelTrainer, checkpoints, gather, join_
 
 pytestmark = [pytest.mark.slow, NEEDS_FSDP]
 
+EVERYTHING = pytest.mark.everything
 BOUND = 1e-5
 EVERY = 2  # steps between checkpoints
 END = 6
@@ -57,7 +58,7 @@ def straight(tmp_path_factory):
 # --- resume = never stopped
 
 
-@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+@pytest.mark.parametrize("engine", [pytest.param("ddp", marks=EVERYTHING), "fsdp"])
 def test_resuming_equals_never_stopping(tmp_path, engine):
     kind, options, _, how = run(tmp_path / "straight")
     stopped = until(tmp_path / "stopped", 3)[3]
@@ -70,6 +71,7 @@ def test_resuming_equals_never_stopping(tmp_path, engine):
     assert names(tmp_path / "stopped") == ["step-00000004", "step-00000006"]
 
 
+@EVERYTHING
 @pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4), (4, 2)])
 def test_any_number_of_processes_goes_on(tmp_path, straight, before, after):
     together(before, train_one, *until(tmp_path, 3))
@@ -77,6 +79,7 @@ def test_any_number_of_processes_goes_on(tmp_path, straight, before, after):
     assert_same_outcome(found, straight, BOUND)
 
 
+@EVERYTHING
 def test_either_engine_goes_on_from_the_other(tmp_path):
     """Without dropout; with it, the layers of "ddp" go the fast way, which draws other numbers."""
     found = {}
@@ -240,8 +243,8 @@ def killed_while_sharing(trainer, processes):
     ("trouble", "victim", "saved"),
     [
         (Killed(rank=1, step=4), 1, 2),
-        (killed_while_writing, 0, 2),
-        (killed_while_sharing, 1, 2),
+        pytest.param(killed_while_writing, 0, 2, marks=EVERYTHING),
+        pytest.param(killed_while_sharing, 1, 2, marks=EVERYTHING),
     ],
     ids=["in a step", "while writing", "while sharing"],
 )
@@ -258,6 +261,7 @@ def test_killed_process_costs_the_steps_since_the_last_checkpoint(
     assert names(tmp_path) == ["step-00000004", "step-00000006"]
 
 
+@EVERYTHING
 def test_full_disk_leaves_the_checkpoint_before_it(tmp_path, straight):
     trouble = FullDisk(rank=1, step=4)
     for error in together(2, train_one, *run(tmp_path, trouble=trouble), errors=True):
@@ -268,6 +272,7 @@ def test_full_disk_leaves_the_checkpoint_before_it(tmp_path, straight):
     assert_equal_outcome(together(2, train_one, *run(tmp_path))[0], straight)
 
 
+@EVERYTHING
 def test_hanging_process_is_named_after_the_time_limit(tmp_path):
     trouble = Hanging(rank=1, step=3)
     for limit in (2, 20, 200):  # where the machine has much else to do, 2 s are short for any step
@@ -280,6 +285,7 @@ def test_hanging_process_is_named_after_the_time_limit(tmp_path):
     assert f"step 3: {message}" in str(error)
 
 
+@EVERYTHING
 def test_signal_to_one_process_ends_all_with_a_checkpoint(tmp_path, straight):
     trouble = Terminated(rank=1, step=3)
     for error in together(2, train_one, *run(tmp_path, trouble=trouble), errors=True):
@@ -290,6 +296,7 @@ def test_signal_to_one_process_ends_all_with_a_checkpoint(tmp_path, straight):
     assert_equal_outcome(found, straight)
 
 
+@EVERYTHING
 def test_two_trainings_in_one_folder_are_refused(tmp_path):
     with join_processes() as processes, checkpoints.sole_training(tmp_path / "a", processes):
         for error in together(2, train_one, *run(tmp_path / "a"), errors=True):
@@ -298,6 +305,7 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
+@EVERYTHING
 def test_wrong_number_of_processes_is_refused(tmp_path):
     together(2, train_one, *until(tmp_path, 2, parts=None))
     for error in together(4, train_one, *run(tmp_path, parts=None), errors=True):
@@ -308,6 +316,7 @@ def test_wrong_number_of_processes_is_refused(tmp_path):
         )
 
 
+@EVERYTHING
 def test_process_that_never_comes_is_told():
     results = together(2, come_or_stay_away, errors=True)
     assert isinstance(results[0], TimeoutError), results[0]

@@ -19,7 +19,7 @@ from minitransformer import Trainer, TrainingConfig
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.checkpoints import checkpoints_in, read_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.everything]
 
 STEPS = 103  # more than the warm-up of the command line's settings
 OPTIONS = ["--checkpoint", "model.safetensors", "--device", "cpu"]

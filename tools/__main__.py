@@ -1,9 +1,10 @@
 """What `make` does, as calls of Python, which every system has.
 
-    python tools install    make `.venv`, with the exact versions in requirements.txt
-    python tools book       build the site in `_build/html`; a warning fails it
-    python tools quick      check style and types, run the tests of what does not train
-    python tools test       check everything
+    python tools install       make `.venv`, with the exact versions in requirements.txt
+    python tools book          build the site in `_build/html`; a warning fails it
+    python tools quick         check style and types, run the tests of what does not train
+    python tools test          run one case of each kind, every chapter, every page
+    python tools everything    run all cases, the pages of cases too, once more without vector units
 
 `install` comes first by itself. It does nothing while `.venv` is younger than what it is made from.
 """
@@ -63,7 +64,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    choices = ["install", "book", "quick", "test"]
+    choices = ["install", "book", "quick", "test", "everything"]
     parser.add_argument("command", metavar="COMMAND", choices=choices)
     command = parser.parse_args().command
     if (status := install()) or command == "install":

@@ -1,7 +1,8 @@
-"""Check everything, or what is checked quickly: what `make test` and `make quick` run.
+"""Check the book and the package: what `make quick`, `make test` and `make everything` run.
 
-    python tools/check.py test
-    python tools/check.py quick    before a commit: at most two minutes
+    python tools/check.py quick         before a commit: style, types, what trains nothing
+    python tools/check.py test          one case of each kind, every chapter, every page
+    python tools/check.py everything    all cases, the pages of cases, a plainer processor
 
 Exits with 1 if anything failed.
 
@@ -14,16 +15,23 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
+from subprocess import PIPE, STDOUT
+from threading import Thread
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "reports"
 CORES = os.cpu_count() or 1
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for each process
+OF_EACH_KIND = "not everything"  # marks, as pytest takes them
+QUICK = f"{OF_EACH_KIND} and not slow"
+SLOWEST = 20
 COMPARE = ("--nbval-current-env", "--nbval-cell-timeout=900")
 
 
@@ -40,11 +48,27 @@ class Stage:
     skipped: int = 0
     seconds: float = 0.0
     fell: list[str] = field(default_factory=list)  # the tests that failed
+    took: Counter[str] = field(default_factory=Counter)  # seconds of each test, each notebook
     report: Path | None = field(init=False, default=None)
+    aside: Thread | None = field(init=False, default=None)
+    said: str = field(init=False, default="")
+
+    def begin(self) -> None:
+        """Run the command aside: beside other stages, its output kept until `run` is called."""
+        self.aside = Thread(target=self.call, kwargs={"stdout": PIPE, "stderr": STDOUT})
+        self.aside.start()
 
     def run(self) -> None:
-        """Run the command, its output passing through, and count what passed."""
+        """Run the command, its output passing through, or wait for it if it runs aside."""
         print(f"\n--- {self.name}: {' '.join(self.command)}", flush=True)
+        if self.aside is None:
+            self.call()
+        else:
+            self.aside.join()
+            print(self.said, flush=True)
+
+    def call(self, **streams: Any) -> None:
+        """Call Python, and count what passed."""
         command = list(self.command)
         if "pytest" in command:
             self.report = REPORTS / f"{self.name.replace(' ', '-')}.xml"
@@ -52,17 +76,22 @@ class Stage:
             command.append(f"--junitxml={self.report}")
         started = time.perf_counter()
         environment = os.environ | self.variables
-        status = subprocess.run([self.python, *command], cwd=ROOT, env=environment).returncode
+        call = [self.python, *command]
+        done = subprocess.run(call, cwd=ROOT, env=environment, encoding="utf-8", **streams)
+        self.said = done.stdout or ""
         self.seconds = time.perf_counter() - started
-        self.count(status)
+        self.count(done.returncode)
 
     def count(self, status: int) -> None:
         """Count the tests in the report; a command without one is one test."""
         if self.report and self.report.exists():
             root = ElementTree.parse(self.report).getroot()
             for test in root.iter("testcase"):
+                within, name = test.get("classname", ""), test.get("name", "")
                 if {part.tag for part in test} & {"failure", "error"}:
-                    self.fell.append(f"{test.get('classname')}::{test.get('name')}")
+                    self.fell.append(f"{within}::{name}")
+                is_cell = name.startswith("Cell ")
+                self.took[within if is_cell else f"{within}::{name}"] += float(test.get("time", 0))
             for suite in root.iter("testsuite"):
                 tests, failures, errors, skipped = (
                     int(suite.get(kind, 0)) for kind in ("tests", "failures", "errors", "skipped")
@@ -77,44 +106,57 @@ class Stage:
 
 
 def tests(*options: str) -> Stage:
-    """The tests of the package and of what the book promises."""
-    return Stage(
-        "tests", ["-m", "pytest", "-n", "auto", "--ignore=tests/site", *options], ONE_THREAD
-    )
+    """The tests of the package and of what the book promises.
 
-
-def chapters(names: Sequence[str] = (), *, lax: bool = False) -> Stage:
-    """Chapters, all when none is named, run again and their outputs compared, unless `lax`.
-
-    The last ones take longest: they begin, so that no core waits for one at the end.
+    One process has all tests of a file, because they share what is expensive to make.
     """
-    found = [f"chapters/{name}.ipynb" for name in names] or glob(
-        "chapters/**/*.ipynb", root_dir=ROOT, recursive=True
+    spread = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    return Stage("tests", ["-m", "pytest", *spread, "--ignore=tests/site", *options], ONE_THREAD)
+
+
+def chapters(names: Sequence[str] = (), *, lax: bool = False, cases: bool = True) -> Stage:
+    """Notebooks, all when none is named, run again and their outputs compared, unless `lax`.
+
+    The last chapters take longest: they begin, so that no core waits for one at the end.
+    """
+    found = [f"chapters/{name}.ipynb" for name in names] or sorted(
+        glob("chapters/**/*.ipynb" if cases else "chapters/*.ipynb", root_dir=ROOT, recursive=True),
+        key=lambda path: (path.count("/") == 1, path),
+        reverse=True,
     )
     workers = min(len(found), CORES)
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     compare = ["--nbval-lax" if lax else "--nbval", *COMPARE]
-    command = ["-m", "pytest", *compare, *spread, *sorted(found, reverse=True)]
+    command = ["-m", "pytest", *compare, *spread, *found]
     return Stage("chapters", command, {"OMP_NUM_THREADS": str(max(1, CORES // workers))})
+
+
+def style() -> Iterator[Stage]:
+    """Yield the stages that run nothing of the package."""
+    yield Stage("ruff check", ["-m", "ruff", "check", "."])
+    yield Stage("ruff format", ["-m", "ruff", "format", "--check", "."])
+    yield Stage("mypy", ["-m", "mypy"])
 
 
 def quick_stages() -> Iterator[Stage]:
     """Yield the stages to run before a commit: style, types, and the tests that train nothing."""
-    yield Stage("ruff check", ["-m", "ruff", "check", "."])
-    yield Stage("ruff format", ["-m", "ruff", "format", "--check", "."])
-    yield Stage("mypy", ["-m", "mypy"])
-    yield tests("-m", "not slow")
+    yield from style()
+    yield tests("-m", QUICK)
 
 
-def stages() -> Iterator[Stage]:
-    """Yield all stages, in order: the quick ones first, the built pages after the build."""
-    *style, _ = quick_stages()
-    yield from style
-    yield tests()
-    yield chapters()
-    yield Stage("site", ["tools", "book"])
-    pages = ["-n", "auto", "--dist", "loadgroup", "tests/site"]
+def stages(*, everything: bool = False) -> Iterator[Stage]:
+    """Yield the stages of `make test`, or of `make everything`: the built pages after the build."""
+    of_each_kind = [] if everything else ["-m", OF_EACH_KIND]
+    site = Stage("site", ["tools", "book"])
+    site.begin()  # it needs one core, and so does what comes first
+    yield from style()
+    yield site
+    yield tests(*of_each_kind)
+    yield chapters(cases=everything)
+    pages = ["-n", "auto", "--dist", "loadgroup", "tests/site", *of_each_kind]
     yield Stage("pages", ["-m", "pytest", *pages], ONE_THREAD)
+    if everything:
+        yield Stage("scalar", ["tools/everywhere.py", "--only", "tests", "scalar"])
 
 
 def summary(finished: list[Stage]) -> str:
@@ -129,19 +171,29 @@ def summary(finished: list[Stage]) -> str:
     return "\n".join([*lines, "", f"{passed} passed, {failed} failed"])
 
 
+def slowest(finished: list[Stage]) -> str:
+    """A table of the tests and notebooks that took longest."""
+    took = Counter(
+        {f"{stage.name}: {name}": n for stage in finished for name, n in stage.took.items()}
+    )
+    rows = [f"{seconds:>9.1f}  {name}" for name, seconds in took.most_common(SLOWEST)]
+    return "\n".join(["", f"{'seconds':>9}  the slowest", *rows])
+
+
 def main() -> int:
     """Run the stages; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["test", "quick"])
-    chosen = stages() if parser.parse_args().what == "test" else quick_stages()
+    parser.add_argument("what", choices=["quick", "test", "everything"])
+    what = parser.parse_args().what
+    chosen = quick_stages() if what == "quick" else stages(everything=what == "everything")
     REPORTS.mkdir(parents=True, exist_ok=True)
     finished = []
     for stage in chosen:
         stage.run()
         finished.append(stage)
-    print(summary(finished))
+    print(slowest(finished), summary(finished), sep="\n")
     return int(any(stage.failed for stage in finished))
 
 

@@ -42,6 +42,33 @@ import environment
 import oldest
 from check import ROOT, Stage
 
+# Tests of texts, files, commands and processes: the same on each processor.
+WITHOUT_NUMBERS = (
+    "models/test_published_scripts.py",
+    "models/test_published_tokenizer.py",
+    "models/test_tokenizer_folder.py",
+    "models/test_unicode_patterns.py",
+    "models/test_unigram.py",
+    "tasks",
+    "test_benchmarks.py",
+    "test_byte_pair_encoding.py",
+    "test_checks.py",
+    "test_data.py",
+    "test_files.py",
+    "test_floors.py",
+    "test_gallery.py",
+    "test_main.py",
+    "test_multi30k_record.py",
+    "test_parallel.py",
+    "test_parallel_checkpoints.py",
+    "test_public_names.py",
+    "test_token_file.py",
+    "test_tokenization.py",
+    "test_tokenizer_file.py",
+    "test_torchrun.py",
+    "test_wheel.py",
+    "test_wordpiece.py",
+)
 ENVIRONMENTS = ROOT / "build" / "everywhere"
 TESTERS = ("hypothesis", "ipykernel", "nbval", "pytest<9.2", "pytest-xdist", "PyYAML", "sacrebleu")
 JUDGES = ("scikit-learn", "setuptools>=77", "tokenizers")
@@ -191,8 +218,11 @@ def interpreter(place: Place) -> str:
 def stages(place: Place, only: str, names: list[str]) -> Iterator[Stage]:
     """Yield what runs in a place: the tests, then the chapters of these names, or all."""
     tests, chapters = check.tests(), check.chapters(names, lax=not place.is_ours)
-    if place.capability or not place.is_ours:  # texts need no processor, but the book's versions
+    if place.capability or not place.is_ours:  # prose needs no processor, but the book's versions
         tests.command += ["minitransformer", "tests", "--ignore=tests/book"]
+    if place.capability:
+        tests.command += ["-m", check.OF_EACH_KIND]
+        tests.command += [f"--ignore=tests/{path}" for path in WITHOUT_NUMBERS]
     if not place.is_ours:  # old libraries warn
         tests.command += ["-W", "default", "--disable-warnings"]
     for stage in (tests, chapters):

@@ -102,9 +102,15 @@ def test_only_our_versions_compare_outputs(places, monkeypatch):
         assert ("--nbval-lax" in chapters.command) != ours
         assert ("--ignore=tests/book" in tests.command) == (not ours or bool(place.capability))
         assert "--ignore=tests/site" in tests.command
+        assert ("--ignore=tests/test_files.py" in tests.command) == bool(place.capability)
         assert tests.python == chapters.python == f"the python of {name}"
         threads = place.variables.get("OMP_NUM_THREADS", "1")
         assert tests.variables["OMP_NUM_THREADS"] == threads
+
+
+@pytest.mark.parametrize("path", everywhere.WITHOUT_NUMBERS)
+def test_what_a_processor_leaves_out_is_there(path):
+    assert (check.ROOT / "tests" / path).exists()
 
 
 def test_joined_places_are_all_of_them_at_once(places):
@@ -146,6 +152,47 @@ def test_failed_tests_are_named(reports, tmp_path):
     assert "FAILED" in check.summary([stage])
 
 
+def test_slowest_are_listed_notebooks_as_a_whole(reports, capsys):
+    first, second = Stage("tests", []), Stage("chapters", [])
+    first.took.update({f"tests.test_x::test_{i}": float(i) for i in range(30)})
+    cells = "".join(
+        f'<testcase classname="chapters.{name}.ipynb" name="Cell {i}" time="{i}.5" />'
+        for name in ("04_attention", "05_heads")
+        for i in range(9)
+    )
+    second.report = reports / "chapters.xml"
+    second.report.write_text(f'<testsuite tests="18">{cells}</testsuite>', encoding="utf-8")
+    second.count(0)
+    _, heading, *rows = check.slowest([first, second]).splitlines()
+    assert heading.split() == ["seconds", "the", "slowest"]
+    assert len(rows) == 20
+    assert rows[0].split() == ["40.5", "chapters:", "chapters.04_attention.ipynb"]
+    assert rows[2].split() == ["29.0", "tests:", "tests.test_x::test_29"]
+
+
+def test_stage_that_runs_aside_shows_its_output_when_its_turn_comes(reports, capfd):
+    aside = Stage("aside", ["-c", "print('was aside')"])
+    aside.begin()
+    Stage("before", ["-c", "print('came before')"]).run()
+    aside.run()
+    lines = [line for line in capfd.readouterr().out.splitlines() if line]
+    assert [line for line in lines if "--" not in line] == ["came before", "was aside"]
+    assert (aside.passed, aside.failed) == (1, 0)
+
+
+def test_everything_is_more_than_a_test(monkeypatch):
+    monkeypatch.setattr(Stage, "begin", lambda stage: None)
+    each, all_of = (list(check.stages(everything=what)) for what in (False, True))
+    names = ["ruff check", "ruff format", "mypy", "site", "tests", "chapters", "pages"]
+    assert [stage.name for stage in each] == names
+    assert [stage.name for stage in all_of] == [*names, "scalar"]
+    for stage in each[4::2]:
+        assert stage.command[-2:] == ["-m", "not everything"]
+    assert not any("not everything" in stage.command for stage in all_of)
+    notebooks = [sum(part.endswith(".ipynb") for part in run[5].command) for run in (each, all_of)]
+    assert 0 < notebooks[0] < notebooks[1]
+
+
 def test_unknown_place_is_refused(capsys):
     with pytest.raises(SystemExit):
         everywhere.main(["here+moon"])
@@ -184,9 +231,9 @@ def test_old_python_is_told_what_is_needed():
 
 def test_each_command_of_make_is_one_of_python():
     makefile = (check.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "install book quick test:\n\t@$(PYTHON) tools $@" in makefile
+    assert "install book quick test everything:\n\t@$(PYTHON) tools $@" in makefile
     done = subprocess.run(
         [sys.executable, "tools", "--help"], cwd=check.ROOT, capture_output=True, text=True
     )
-    for command in ("install", "book", "quick", "test"):
+    for command in ("install", "book", "quick", "test", "everything"):
         assert f"python tools {command} " in done.stdout

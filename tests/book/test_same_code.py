@@ -13,32 +13,43 @@ each_notebook = pytest.mark.parametrize("path", notebooks(), ids=name_of)
 each_chapter = pytest.mark.parametrize("path", chapters(), ids=name_of)
 
 
-def modules_of(chapter: int) -> list[ast.Module]:
+@pytest.fixture(scope="module")
+def public() -> dict[str, str]:
+    """What the package defines."""
+    return public_definitions()
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[ast.Module]:
+    """The modules of the package."""
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+
+
+def built_in(chapter: int, modules: list[ast.Module]) -> list[ast.Module]:
     """The modules whose docstring says that this chapter builds them."""
-    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
     built_here = re.compile(rf"Built in chapter {chapter}\b")
     return [module for module in modules if built_here.search(ast.get_docstring(module) or "")]
 
 
 @each_notebook
-def test_chapter_defines_what_the_package_keeps(path):
-    assert differing(read(path), public_definitions()) == []
+def test_chapter_defines_what_the_package_keeps(path, public):
+    assert differing(read(path), public) == []
 
 
 @each_notebook
-def test_package_cells_define_something_public(path):
-    assert defines_none(read(path), public_definitions()) == []
+def test_package_cells_define_something_public(path, public):
+    assert defines_none(read(path), public) == []
 
 
 @each_chapter
-def test_chapter_names_all_that_its_modules_offer(path):
+def test_chapter_names_all_that_its_modules_offer(path, modules):
     number = path.stem.split("_")[0]
-    modules = modules_of(int(number)) if number.isdigit() else []
+    kept = built_in(int(number), modules) if number.isdigit() else []
     # Chapter 0 stands before the ten ideas, and 16 measures what the others built: neither keeps
     # code, and one without a number keeps none.
-    assert modules or number in ("00", "16") or not number.isdigit()
+    assert kept or number in ("00", "16") or not number.isdigit()
     said = set(re.findall(r"\w+", "\n".join(cell.source for cell in read(path).cells)))
-    assert [name for module in modules for name in public_names(module) if name not in said] == []
+    assert [name for module in kept for name in public_names(module) if name not in said] == []
 
 
 @pytest.mark.parametrize(

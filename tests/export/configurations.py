@@ -1,5 +1,6 @@
 """What the tests of all exports share: models of many kinds, ragged ids, and texts without ends."""
 
+import pytest
 import torch
 from helpers import decoder_only_model, small_model
 
@@ -48,6 +49,18 @@ DECODER_ONLY = {
 def model_of(changes, kind="encoder-decoder"):
     """The small shaken model with these changes, in evaluation mode."""
     return (small_model if kind == "encoder-decoder" else decoder_only_model)(**changes).eval()
+
+
+def small_of(changes, kind="encoder-decoder"):
+    """The same with few layers, for engines where each takes seconds to be written."""
+    few = {"num_encoder_layers": 1, "num_decoder_layers": 2} if kind == "encoder-decoder" else {}
+    return model_of(few | changes, kind)
+
+
+def first_of(names):
+    """Names as parameters of tests: the first for `make test`, the others for all of it."""
+    first, *others = names
+    return [first, *(pytest.param(name, marks=pytest.mark.everything) for name in others)]
 
 
 def without_ends(rows, ends=(0, 2)):

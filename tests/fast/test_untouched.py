@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from helpers import (
+    MODELS,
     SRC_IDS,
     TGT_IDS,
     assert_same,
@@ -28,6 +29,7 @@ from minitransformer import (
 from minitransformer.fast.untouched import is_untouched
 
 pytestmark = pytest.mark.slow
+EVERYTHING = pytest.mark.everything
 
 PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22, 4]])
 WAYS = {
@@ -311,6 +313,22 @@ SERVED = [nothing, mixed_norms, norms_of_heads, window, other_scale]
 """Changes after which the model is still made of what the fast way knows."""
 each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 each_kind = pytest.mark.parametrize("has_encoder", [True, False], ids=["pairs", "decoder-only"])
+each_case = pytest.mark.parametrize(
+    ("changes", "has_encoder", "change"),
+    [
+        pytest.param(
+            changes,
+            has_encoder,
+            change,
+            id=f"{change.__name__}-{'pairs' if has_encoder else 'decoder-only'}-{name}",
+            # Each change once, neighbours with other models and kinds; in everything all pairs.
+            marks=[] if (i + j) % len(MODELS) == 0 and i % 2 != has_encoder else EVERYTHING,
+        )
+        for i, change in enumerate([nothing, *CHANGES])
+        for j, (name, changes) in enumerate(MODELS.items())
+        for has_encoder in (True, False)
+    ],
+)
 
 
 @pytest.fixture
@@ -350,9 +368,7 @@ def assert_writes_what_it_scores(model, ids, patch):
         assert torch.equal(found[way], expected[way]), way
 
 
-@each_model
-@each_kind
-@pytest.mark.parametrize("change", [nothing, *CHANGES], ids=lambda change: change.__name__)
+@each_case
 def test_generation_equals_the_model_on_whole_texts(changes, has_encoder, change, patch):
     model, ids = model_and_ids(has_encoder, **changes)
     before = scores(model, ids)
@@ -364,9 +380,7 @@ def test_generation_equals_the_model_on_whole_texts(changes, has_encoder, change
     assert_writes_what_it_scores(model, ids, patch)
 
 
-@each_model
-@each_kind
-@pytest.mark.parametrize("change", [nothing, *CHANGES], ids=lambda change: change.__name__)
+@each_case
 def test_loss_equals_that_of_the_model(changes, has_encoder, change, patch):
     model, ids = model_and_ids(has_encoder, **changes)
     change(model, patch)

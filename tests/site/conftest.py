@@ -1,16 +1,19 @@
 """A real browser, and the built pages on a server of their own."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
+PARSE = {"test_generated", "test_html"}  # the same pages, which they keep
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 
 
@@ -31,10 +34,11 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process have all tests of a visited page, and all of any other file."""
+    """Let one process have all tests of a visited page, of any other file, of what reads HTML."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        group = "-".join(parameters["visit"]) if "visit" in parameters else item.path.stem
+        group = parameters["visit"][1] if "visit" in parameters else item.path.stem
+        group = "parsed pages" if group in PARSE else group
         item.add_marker(pytest.mark.xdist_group(group))
 
 
@@ -63,3 +67,16 @@ def browser() -> Iterator[Browser]:
         )
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def quick(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    """Opens windows in which formulas stay as they are written: a chapter's take seconds to set."""
+    with ExitStack() as windows:
+
+        def open_window(**options: Any) -> BrowserContext:
+            context = windows.enter_context(browser.new_context(**options))
+            context.route("**/mathjax/**", lambda route: route.abort())
+            return context
+
+        yield open_window

@@ -1,7 +1,7 @@
 """The built pages in a real browser: whole, legible, light, and usable with a keyboard alone.
 
-Every page is opened twice, wide and light, narrow and dark, with every host but our own out of
-reach.
+Every page is opened once, with every host but our own out of reach, and looked at twice: wide and
+light, narrow and dark. Every other page is narrow and dark when it loads. Tests read what was seen.
 `test_html.py` checks what needs no browser, links and anchors among it.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -20,11 +21,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 import repository
 from test_html import CHAPTERS, PAGES, SITE
 
-VIEWS = [("desktop", "light"), ("phone", "dark")]  # each width and each theme once
 CHAPTER = CHAPTERS[4]  # for what all chapters share
-WIDTHS = {"desktop": (1300, 900), "phone": (390, 844)}
+VIEWS = {"desktop": (1300, 900, "light"), "phone": (390, 844, "dark")}
+each_view = pytest.mark.parametrize("view", VIEWS)
 PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
-VIOLATIONS_ONLY = {"resultTypes": ["violations"]}  # axe need not describe what passed
+# axe need not describe what passed, nor fetch the styles again.
+VIOLATIONS_ONLY = {"resultTypes": ["violations"], "preload": False}
+CONTRAST = "color-contrast"
 LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
@@ -101,6 +104,39 @@ ONE_OF_EACH_KIND = """() => {
     }
 }"""
 
+# How well a text can be read depends on its colour, size and weight, and on what lies behind it.
+TEXT_OF_EACH_LOOK = """() => {
+    const behind = new Map();
+    const stack = (e) => {
+        if (!e) return "";
+        if (!behind.has(e)) {
+            const style = getComputedStyle(e);
+            const own = [style.backgroundColor, style.backgroundImage, style.opacity].join();
+            const plain = own === "rgba(0, 0, 0, 0),none,1";
+            behind.set(e, stack(e.parentElement) + (plain ? "" : `;${own}`));
+        }
+        return behind.get(e);
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const texts = [];
+    while (walker.nextNode()) texts.push(walker.currentNode);
+    const looks = texts.map(({ parentElement: e }) => {
+        const style = getComputedStyle(e);
+        const own = [style.color, style.fontSize, style.fontWeight, style.visibility].join();
+        return e.getClientRects().length ? own + stack(e) : "";
+    });
+    const seen = new Map();
+    const hidden = [];
+    texts.forEach((text, i) => {
+        const before = seen.get(looks[i]) ?? 0;
+        if (!looks[i] || before >= 3) {
+            hidden.push([text, text.data]);
+            text.data = "";
+        } else if (text.data.trim().length > 1) seen.set(looks[i], before + 1);
+    });
+    return hidden;
+}"""
+
 LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
     .filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.slice(0, 80))"""
@@ -116,6 +152,20 @@ WITHOUT_THEIR_BEGINNING = """() => [...document.querySelectorAll("article .math"
     .map((formula) => formula.outerHTML.slice(0, 200))"""
 
 
+LARGER = "mjx-assistive-mml { font-size: 300% }"
+LOOKS = {
+    "theme": "document.documentElement.dataset.theme",
+    "unrendered": UNRENDERED,
+    "without their beginning": WITHOUT_THEIR_BEGINNING,
+    "sticks out": STICKS_OUT,
+    "scrolls": "document.scrollingElement.scrollWidth > innerWidth",
+    "boxed": BOXED_THOUGH_THEY_FIT,
+    "cut": LINES_OF_CODE_CUT,
+    "sizes": f"({SIZES_WITHOUT_AND_WITH})({LARGER!r})",
+    "headings": HEADINGS,
+}
+
+
 @cache
 def weight(path: Path) -> int:
     """The bytes that travel for a file: text travels compressed."""
@@ -125,20 +175,54 @@ def weight(path: Path) -> int:
 
 @dataclass
 class Visit:
-    """A page in the browser, and what happened while it loaded."""
+    """A page in the browser, what happened while it loaded, and what it showed in each view."""
 
     page: Page
     address: str
-    width: str
-    theme: str
     errors: list[str] = field(default_factory=list)
     asked_elsewhere: list[str] = field(default_factory=list)
     loaded: set[Path] = field(default_factory=set)
     first_view: int = 0
+    shows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by view, then by what it is
 
     def weight(self) -> int:
         """The bytes of all that has been loaded so far."""
         return sum(map(weight, self.loaded))
+
+    def turn(self, view: str) -> None:
+        """Show the page in this view."""
+        width, height, theme = VIEWS[view]
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.emulate_media(color_scheme=theme)
+        self.page.evaluate(SETTLED)
+
+    def look(self) -> None:
+        """Note what the page shows in each view, then who is shut out, of what is left of it."""
+        for view in VIEWS:
+            self.turn(view)
+            self.shows[view] = {what: self.page.evaluate(look) for what, look in LOOKS.items()}
+            wider = self.page.add_style_tag(content=WIDER)
+            self.page.evaluate(SETTLED)
+            for what in ("sticks out", "scrolls"):
+                self.shows[view][f"{what}, wider"] = self.page.evaluate(LOOKS[what])
+            wider.evaluate("style => style.remove()")
+        self.page.evaluate(ONE_OF_EACH_KIND)  # thousands look the same, and take minutes
+        for view in VIEWS:
+            self.turn(view)
+            self.shows[view]["shut out"] = shut_out(self.page)
+
+
+def shut_out(page: Page) -> list[tuple[str, str, list[str]]]:
+    """What axe-core calls serious or critical: of contrast, the longest, for one of each look."""
+    found = Axe().run(page, options=VIOLATIONS_ONLY | {"rules": {CONTRAST: {"enabled": False}}})
+    hidden = page.evaluate_handle(TEXT_OF_EACH_LOOK)
+    contrast = Axe().run(page, options=VIOLATIONS_ONLY | {"runOnly": [CONTRAST]})
+    hidden.evaluate("texts => texts.forEach(([text, data]) => { text.data = data; })")
+    return [
+        (rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:5]])
+        for rule in (*found.response["violations"], *contrast.response["violations"])
+        if rule["impact"] in {"serious", "critical"}
+    ]
 
 
 def offline(context: BrowserContext, site: str) -> list[str]:
@@ -153,19 +237,15 @@ def offline(context: BrowserContext, site: str) -> list[str]:
     return asked
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(page, *view) for page in PAGES for view in VIEWS],
-    ids=lambda view: "-".join(view),
-)
+@pytest.fixture(scope="module", params=list(enumerate(PAGES)), ids=lambda page: page[1])
 def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
-    """Each page in each view, loaded and unfolded once, with all its pictures."""
-    address, width, theme = request.param
-    size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
-    context = browser.new_context(viewport=size, color_scheme=theme)
+    """Each page, loaded and unfolded once, with all its pictures, and looked at in each view."""
+    number, address = request.param
+    width, height, theme = list(VIEWS.values())[number % 2]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
     context.set_default_timeout(PATIENCE)
     asked = offline(context, site)
-    visit = Visit(context.new_page(), address, width, theme, asked_elsewhere=asked)
+    visit = Visit(context.new_page(), address, asked_elsewhere=asked)
     page = visit.page
     page.on("console", lambda said: said.type == "error" and visit.errors.append(said.text))
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -184,6 +264,7 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     visit.first_view = visit.weight()
     page.evaluate(ALL_ASKED_FOR)
     page.wait_for_function(ALL_THERE)
+    visit.look()
     yield visit
     context.close()
 
@@ -199,45 +280,45 @@ def test_page_asks_nobody_else(visit):
     assert visit.asked_elsewhere == []
 
 
-def test_page_has_the_reader_s_theme(visit):
-    assert visit.page.evaluate("document.documentElement.dataset.theme") == visit.theme
+@each_view
+def test_page_has_the_reader_s_theme(visit, view):
+    assert visit.shows[view]["theme"] == VIEWS[view][-1]
 
 
-def test_formulas_are_rendered(visit):
-    assert visit.page.evaluate(UNRENDERED) == []
-    assert visit.page.evaluate(WITHOUT_THEIR_BEGINNING) == []
+@each_view
+def test_formulas_are_rendered(visit, view):
+    assert visit.shows[view]["unrendered"] == []
+    assert visit.shows[view]["without their beginning"] == []
 
 
-def test_page_does_not_scroll_sideways(visit):
-    assert visit.page.evaluate(STICKS_OUT) == []
-    assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert visit.page.evaluate(BOXED_THOUGH_THEY_FIT) == []
-    if visit.width == "desktop":
-        assert visit.page.evaluate(LINES_OF_CODE_CUT) == []
+@each_view
+def test_page_does_not_scroll_sideways(visit, view):
+    assert visit.shows[view]["sticks out"] == []
+    assert not visit.shows[view]["scrolls"]
+    assert visit.shows[view]["boxed"] == []
 
 
-def test_page_has_room_for_wider_letters(visit):
-    wider = visit.page.add_style_tag(content=WIDER)
-    visit.page.evaluate(SETTLED)
-    sticks_out = visit.page.evaluate(STICKS_OUT)
-    scrolls = visit.page.evaluate("document.scrollingElement.scrollWidth > innerWidth")
-    wider.evaluate("style => style.remove()")
-    visit.page.evaluate(SETTLED)
-    assert sticks_out == []
-    assert not scrolls
+def test_no_line_of_code_is_cut_on_a_desktop(visit):
+    assert visit.shows["desktop"]["cut"] == []
 
 
-def test_what_only_screen_readers_get_takes_no_room(visit):
+@each_view
+def test_page_has_room_for_wider_letters(visit, view):
+    assert visit.shows[view]["sticks out, wider"] == []
+    assert not visit.shows[view]["scrolls, wider"]
+
+
+@each_view
+def test_what_only_screen_readers_get_takes_no_room(visit, view):
     """How large the MathML beside a formula would be depends on the fonts; no box scrolls to it."""
-    larger = "mjx-assistive-mml { font-size: 300% }"
-    without, with_it = visit.page.evaluate(SIZES_WITHOUT_AND_WITH, larger)
+    without, with_it = visit.shows[view]["sizes"]
     assert with_it == without
 
 
-def test_headings_show_their_order(visit):
+@each_view
+def test_headings_show_their_order(visit, view):
     """A heading is clearly larger than those of the next level, and never lighter."""
-    levels = visit.page.evaluate(HEADINGS)
-    for above, below in pairwise(levels):
+    for above, below in pairwise(visit.shows[view]["headings"]):
         for (size, weight), (smaller, lighter) in product(above, below):
             assert size >= 1.15 * smaller
             assert weight >= lighter
@@ -248,15 +329,9 @@ def test_page_is_light(visit):
     assert visit.weight() <= LARGEST_PAGE
 
 
-def test_nobody_is_shut_out(visit):
-    """axe-core finds nothing that it calls serious or critical."""
-    visit.page.evaluate(ONE_OF_EACH_KIND)  # thousands look the same, and take minutes
-    found = Axe().run(visit.page, options=VIOLATIONS_ONLY).response["violations"]
-    assert [
-        (rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:5]])
-        for rule in found
-        if rule["impact"] in {"serious", "critical"}
-    ] == []
+@each_view
+def test_nobody_is_shut_out(visit, view):
+    assert visit.shows[view]["shut out"] == []
 
 
 def test_rocket_of_a_chapter_leads_to_colab(visit):
@@ -277,13 +352,12 @@ def test_rocket_of_a_chapter_leads_to_colab(visit):
 
 
 @pytest.fixture
-def page(browser: Browser, site: str) -> Iterator[Page]:
+def page(quick, site: str) -> Page:
     """A fresh page without a network, which may use the clipboard."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    context = quick(permissions=["clipboard-read", "clipboard-write"])
     context.set_default_timeout(PATIENCE)
     offline(context, site)
-    yield context.new_page()
-    context.close()
+    return context.new_page()
 
 
 def test_search_finds_a_word_on_its_page(page, site):
@@ -423,3 +497,15 @@ def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
 def test_what_sticks_out_is_found(page, style, sticks_out):
     page.set_content(f"<article><div style='{style}'><p style='width: 3000px'>x</article>")
     assert bool(page.evaluate(STICKS_OUT)) == sticks_out
+
+
+@pytest.mark.parametrize("fault", ["", "color: #aaa", "background: #333", "opacity: 0.3"])
+def test_text_that_can_hardly_be_read_is_found(page, fault):
+    """Also the last of many that look the same but for the fault, or but for its line's ground."""
+    rows = "<p>legible text</p>" * 6 + f"<div style='{fault}'><p>the seventh text</p></div>"
+    page.set_content(f"<html lang=en><title>x</title><main><h1>A title</h1>{rows}</main>")
+    before = page.content()
+    found = shut_out(page)
+    assert [rule for rule, *_ in found] == ([CONTRAST] if fault else [])
+    assert all("seventh" in node for *_, nodes in found for node in nodes)
+    assert page.content() == before

@@ -32,15 +32,13 @@ def data(name):
 
 
 @pytest.fixture
-def page(browser):
+def page(quick):
     """A page that notes what goes wrong on it, in `page.complaints`."""
-    context = browser.new_context(viewport=DESKTOP)
-    page = context.new_page()
+    page = quick(viewport=DESKTOP).new_page()
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("console", lambda said: said.type == "warning" and page.complaints.append(said.text))
-    yield page
-    context.close()
+    return page
 
 
 def explorable(page: Page, site: str, name: str):
