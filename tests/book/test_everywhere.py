@@ -60,7 +60,10 @@ def test_homes_are_odd(places):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    "name",
+    ["scalar", *(pytest.param(name, marks=pytest.mark.everything) for name in ("avx2", "avx512"))],
+)
 def test_processor_is_another_one(places, name):
     """Where it is to be had: there PyTorch sees nothing more than the place has."""
     place = places[name]

@@ -88,6 +88,7 @@ def agreement(tree, model, src_tokenizer, tgt_tokenizer):
     return mean(shared)
 
 
+@pytest.mark.everything
 def test_tree_is_that_of_a_trained_model():
     """A training that is repeated elsewhere gives other digits, but much the same model.
 

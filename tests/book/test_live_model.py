@@ -131,6 +131,7 @@ def test_tokenizers_of_the_sentences_know_every_word():
             assert tokenizer.unk_id not in {i for text in texts for i in tokenizer.encode(text)}
 
 
+@pytest.mark.everything
 def test_models_are_as_good_as_the_page_says():
     numbers, sentences = mt.number_words(), mt.grammar_sentences(num_train=1)
     model, *tokenizers = translator("number_words")

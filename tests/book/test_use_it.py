@@ -14,7 +14,7 @@ import live_model
 import minitransformer as mt
 from minitransformer.__main__ import main, parser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.everything]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "chapters" / "use_it.md").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 PARSE = {"test_generated", "test_html"}  # the same pages, which they keep
+SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")  # the first is the quickest
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 
 
@@ -58,7 +59,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         if Path(playwright.chromium.executable_path).exists():
             found = None
-        elif (found := shutil.which("chromium") or shutil.which("google-chrome")) is None:
+        elif (found := next(filter(None, map(shutil.which, SYSTEM_S)), None)) is None:
             pytest.skip(NO_BROWSER)
         chromium = playwright.chromium.launch(
             executable_path=found,
