@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -48,7 +47,7 @@ class Stage:
     skipped: int = 0
     seconds: float = 0.0
     fell: list[str] = field(default_factory=list)  # the tests that failed
-    took: Counter[str] = field(default_factory=Counter)  # seconds of each test, each notebook
+    took: dict[str, float] = field(default_factory=dict)  # seconds of each test, each notebook
     report: Path | None = field(init=False, default=None)
     aside: Thread | None = field(init=False, default=None)
     said: str = field(init=False, default="")
@@ -90,8 +89,8 @@ class Stage:
                 within, name = test.get("classname", ""), test.get("name", "")
                 if {part.tag for part in test} & {"failure", "error"}:
                     self.fell.append(f"{within}::{name}")
-                is_cell = name.startswith("Cell ")
-                self.took[within if is_cell else f"{within}::{name}"] += float(test.get("time", 0))
+                whole = within if name.startswith("Cell ") else f"{within}::{name}"
+                self.took[whole] = self.took.get(whole, 0.0) + float(test.get("time", 0))
             for suite in root.iter("testsuite"):
                 tests, failures, errors, skipped = (
                     int(suite.get(kind, 0)) for kind in ("tests", "failures", "errors", "skipped")
@@ -173,10 +172,12 @@ def summary(finished: list[Stage]) -> str:
 
 def slowest(finished: list[Stage]) -> str:
     """A table of the tests and notebooks that took longest."""
-    took = Counter(
-        {f"{stage.name}: {name}": n for stage in finished for name, n in stage.took.items()}
-    )
-    rows = [f"{seconds:>9.1f}  {name}" for name, seconds in took.most_common(SLOWEST)]
+    took = [
+        (seconds, f"{stage.name}: {name}")
+        for stage in finished
+        for name, seconds in stage.took.items()
+    ]
+    rows = [f"{seconds:>9.1f}  {name}" for seconds, name in sorted(took, reverse=True)[:SLOWEST]]
     return "\n".join(["", f"{'seconds':>9}  the slowest", *rows])
 
 
