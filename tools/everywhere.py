@@ -46,9 +46,6 @@ from check import ROOT, Stage
 WITHOUT_NUMBERS = (
     "models/test_published_scripts.py",
     "models/test_published_tokenizer.py",
-    "models/test_tokenizer_folder.py",
-    "models/test_unicode_patterns.py",
-    "models/test_unigram.py",
     "tasks",
     "test_benchmarks.py",
     "test_byte_pair_encoding.py",

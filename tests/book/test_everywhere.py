@@ -160,11 +160,11 @@ def test_slowest_are_listed_notebooks_as_a_whole(reports, capsys):
     first.took.update({f"tests.test_x::test_{i}": float(i) for i in range(30)})
     cells = "".join(
         f'<testcase classname="chapters.{name}.ipynb" name="Cell {i}" time="{i}.5" />'
-        for name in ("04_attention", "05_heads")
-        for i in range(9)
+        for name, count in (("04_attention", 9), ("05_heads", 8))
+        for i in range(count)
     )
     second.report = reports / "chapters.xml"
-    second.report.write_text(f'<testsuite tests="18">{cells}</testsuite>', encoding="utf-8")
+    second.report.write_text(f'<testsuite tests="17">{cells}</testsuite>', encoding="utf-8")
     second.count(0)
     _, heading, *rows = check.slowest([first, second]).splitlines()
     assert heading.split() == ["seconds", "the", "slowest"]

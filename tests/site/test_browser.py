@@ -7,6 +7,7 @@ light, narrow and dark. Every other page is narrow and dark when it loads. Tests
 
 import gzip
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise, product
@@ -16,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, TimeoutError, expect
 
 import repository
 from test_html import CHAPTERS, PAGES, SITE
@@ -34,6 +35,7 @@ COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Page
 
 SETTING = "() => !document.querySelector('.math') || window.MathJax?.startup?.promise !== undefined"
 SET = "async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }"
+ALL_SET = "[...document.querySelectorAll('.math')].every((e) => e.querySelector('mjx-container'))"
 ALL_ASKED_FOR = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
     document.getAnimations().forEach((fading) => fading.finish());
@@ -261,6 +263,8 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     page.goto(f"{site}/{address}", wait_until="networkidle")
     page.wait_for_function(SETTING)
     page.evaluate(SET)
+    with suppress(TimeoutError):  # on a busy machine MathJax may say so too early
+        page.wait_for_function(ALL_SET, timeout=PATIENCE / 4)
     visit.first_view = visit.weight()
     page.evaluate(ALL_ASKED_FOR)
     page.wait_for_function(ALL_THERE)
