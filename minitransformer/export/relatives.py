@@ -86,6 +86,7 @@ def as_relative(model: Any) -> Marian | GPT2 | Llama:
     config = model.config
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     common: dict[str, Any] = {"d_model": config.d_model, "max_len": config.max_len}
+    common["eos_ids"] = model.stop_ids
     common["activation"] = ACTIVATIONS[config.activation]
     relative: Marian | GPT2 | Llama
     if config.num_encoder_layers:
@@ -123,7 +124,7 @@ def as_relative(model: Any) -> Marian | GPT2 | Llama:
             table = nothing if model.positions is None else model.positions(nothing)
             state = with_biases(state) | {"positions.weight": table[0].detach()}
     relative.to(model.output_projection.weight.dtype).load_state_dict(state)
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": config.pad_id}
+    ids = {"bos_token_id": 1, "pad_token_id": config.pad_id}
     relative.kept = {name: index for name, index in ids.items() if index >= 0}
     return relative.eval()
 
