@@ -40,7 +40,7 @@ def by_ctranslate2(folder: Path, texts: list[str]) -> list[str]:
 def by_graphs(run: Run, folder: Path, texts: list[str]) -> list[str]:
     """What two graphs answer, in the loop of the page "Use it", for all texts at once."""
     src, tgt = tokenizers(folder)
-    memory, mask = run("encoder", mt.pad_rows([[*src.encode(text), EOS] for text in texts]))
+    memory, mask = run("encoder", mt.pad_rows([src.sequence_ids(text) for text in texts]))
     ids, past, written = torch.full((len(texts), 1), BOS), memory[..., :0, :], []
     for _ in range(LONGEST):
         logits, past = run("decoder", ids, past, memory, mask)

@@ -169,7 +169,7 @@ class Seed:
                 model = self.with_gaps()
             elif kind == "few, longer":
                 steps += self.few["pre_training_steps"]
-        self.train(model, encode_pairs(pairs, self.tokenizer, self.tokenizer), steps)
+        self.train(model, encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config), steps)
         measured = list(self.tasks) if task == "all" else [task]
         return {name: self.scores(model, self.pairs(name, "held_out")) for name in measured}
 
@@ -199,7 +199,7 @@ class Seed:
     @torch.no_grad()
     def scores(self, model: T5, pairs: Sequence[TextPair]) -> dict[str, float]:
         """The loss, in nats a token, and the share of targets written without a mistake."""
-        src, tgt, wanted = collate(encode_pairs(pairs, self.tokenizer, self.tokenizer))
+        src, tgt, wanted = collate(encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config))
         loss = model.eval().loss(src, tgt, wanted, smoothing=0.0).item()
         stop_ids = [self.tokenizer.eos_id]
         written = generate(model, src, max_new_tokens=40, stop_ids=stop_ids)

@@ -6,6 +6,7 @@ there are no numbers to look at, so that models can be compiled, exported and ma
 Built in chapters 3, 4 and 9.
 """
 
+from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def known(condition: Tensor) -> bool | None:
-    """A condition's value; None where it has none yet: while PyTorch traces, inside `vmap`.
+    """A condition's value; None where it has none yet: in a trace, a CUDA graph or `vmap`.
 
     Example:
         >>> known(torch.tensor([0, 2]).any())
@@ -24,7 +25,8 @@ def known(condition: Tensor) -> bool | None:
         >>> torch.func.vmap(count_known)(torch.tensor([0, 2]))
         tensor([False, False])
     """
-    if torch.compiler.is_compiling():
+    is_captured = condition.is_cuda and torch.cuda.is_current_stream_capturing()
+    if is_captured or torch.compiler.is_compiling():
         return None
     try:
         return bool(condition)
@@ -42,6 +44,32 @@ def check_at_least_1(name: str, number: int) -> None:
     """Raise an error unless a number is positive."""
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {number}")
+
+
+def texts_of(name: str, texts: Any) -> Iterator[str]:
+    """Several texts, one after the other; a TypeError, at once, for a single one.
+
+    It would be read letter by letter, each of them a text.
+
+    Example:
+        >>> list(texts_of("texts", ("zwei", "zig")))
+        ['zwei', 'zig']
+        >>> texts_of("texts", "zwei")
+        Traceback (most recent call last):
+        ...
+        TypeError: texts must be an iterable of texts, got a single str
+    """
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        got = "a single str" if isinstance(texts, str) else repr(texts)
+        raise TypeError(f"{name} must be an iterable of texts, got {got}")
+
+    def checked() -> Iterator[str]:
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} must be of type str, but number {index} is {text!r}")
+            yield text
+
+    return checked()
 
 
 def check_schedule(step: int, warmup_steps: int, total_steps: int) -> None:
@@ -190,6 +218,22 @@ def check_ids(name: str, ids: Tensor) -> None:
     if ids.dim() != 2 or 0 in ids.shape:
         raise ValueError(
             f"{name} must have shape (b, length), both at least 1, got {(*ids.shape,)}"
+        )
+
+
+def check_padding(name: str, ids: Tensor, pad_id: int, *, may_begin: bool = False) -> None:
+    """Raise an error unless rows, (b, length), are filled on the right only.
+
+    In front of a token padding would be read as one, or at least shift its position. Where it
+    `may_begin`, pad_id is no padding if all rows begin with it, as targets of T5 and Marian do.
+    """
+    is_padding = ids == pad_id
+    is_wrong = is_padding[:, :-1] & ~is_padding[:, 1:]
+    if may_begin:
+        is_wrong[:, :1] &= ~is_padding[:, 0].all()
+    if known(is_wrong.any()):
+        raise ValueError(
+            f"{name} must be filled on the right only, got pad_id={pad_id} before other ids"
         )
 
 

@@ -102,10 +102,40 @@ def check_lengths(pairs: Sequence[TextPair], examples: Sequence[Example], max_le
                 )
 
 
+def encode_source(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a source, its end included; it must have more than that.
+
+    Raises:
+        ValueError: if the text has no token.
+    """
+    ids = tokenizer.sequence_ids(text)
+    if len(ids) <= len(tokenizer.sequence_ids("")):
+        raise ValueError(f"every text must have at least one token, got {text!r}")
+    return ids
+
+
+def target_start(config: object, tokenizer: Tokenizer) -> int:
+    """What targets begin with: what the model's configuration says, else what begins any text."""
+    start: int | None = getattr(config, "start_id", None)
+    return tokenizer.first_id if start is None else start
+
+
 def encode_pairs(
-    pairs: Sequence[tuple[str, str]], src_tokenizer: Tokenizer, tgt_tokenizer: Tokenizer
+    pairs: Iterable[tuple[str, str]],
+    src_tokenizer: Tokenizer,
+    tgt_tokenizer: Tokenizer,
+    config: object = None,
 ) -> list[Example]:
     """Turn texts into ids and mark where they begin and end.
+
+    Args:
+        pairs: sources and targets.
+        src_tokenizer: for the source side.
+        tgt_tokenizer: for the target side.
+        config: the model's configuration; published ones say what their targets begin with.
+
+    Raises:
+        ValueError: if a source has no token, or a tokenizer no token to begin or end with.
 
     Example:
         >>> from minitransformer.words import WordTokenizer
@@ -115,11 +145,9 @@ def encode_pairs(
 
     Built in chapter 9.
     """
+    start = target_start(config, tgt_tokenizer)
     return [
-        Example(
-            [*src_tokenizer.encode(src), src_tokenizer.eos_id],
-            [tgt_tokenizer.bos_id, *tgt_tokenizer.encode(tgt), tgt_tokenizer.eos_id],
-        )
+        Example(encode_source(src, src_tokenizer), [start, *tgt_tokenizer.sequence_ids(tgt)])
         for src, tgt in pairs
     ]
 

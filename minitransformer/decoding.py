@@ -4,12 +4,14 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding).
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_ids
+from minitransformer.checks import check_ids, check_padding
 
 __all__ = ["KVCache"]
 
@@ -105,6 +107,48 @@ def prompts_of(
     return prompts, padding
 
 
+def check_options(
+    model: Any,
+    *,
+    max_new_tokens: int,
+    min_new_tokens: int,
+    num_beams: int,
+    alpha: float,
+    temperature: float,
+    cuts: Mapping[str, Any],
+    stop_ids: Sequence[int],
+) -> None:
+    """Raise an error unless these options of `generate` are in range and fit together."""
+    for name, value, low in (
+        ("min_new_tokens", min_new_tokens, 1),
+        ("max_new_tokens", max_new_tokens, min_new_tokens),
+        ("num_beams", num_beams, 1),
+        ("alpha", alpha, 0),
+        ("temperature", temperature, 0),
+    ):
+        if not value >= low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+        if value == math.inf:
+            raise ValueError(f"{name} must be finite, got {value}")
+    if num_beams > 1 and temperature > 0:
+        raise ValueError(
+            f"beam search draws nothing: num_beams={num_beams} needs temperature 0, "
+            f"got {temperature}"
+        )
+    for name, cut in cuts.items():
+        if temperature == 0 and cut is not None:
+            raise ValueError(f"{name}={cut} needs a temperature above 0, got 0")
+    vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
+    for stop_id in stop_ids:
+        if not 0 <= stop_id < vocab_size:
+            raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
+    if min_new_tokens > 1 and len({pad_id, *stop_ids} - {-1}) == vocab_size:
+        raise ValueError(
+            f"min_new_tokens={min_new_tokens} needs a token that does not end the text, but "
+            f"pad_id={pad_id} and stop_ids are all {vocab_size} there are"
+        )
+
+
 def room(model: Any, ids: Tensor) -> float:
     """How many tokens can follow the longest of these prompts, or the begin of a target."""
     longest = 1
@@ -116,10 +160,8 @@ def room(model: Any, ids: Tensor) -> float:
 
 def padded_left(ids: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:
     """Move padding from the right of each row to its left, and count it; None if there is none."""
-    real = ids != pad_id
-    lengths = real.sum(dim=-1)
-    if not bool((real == (torch.arange(ids.size(1), device=ids.device) < lengths[:, None])).all()):
-        raise ValueError(f"prompts must be filled on the right only, got pad_id={pad_id} inside")
+    check_padding("prompts", ids, pad_id)
+    lengths = (ids != pad_id).sum(dim=-1)
     if not bool(lengths.all()):
         raise ValueError("every prompt must have at least 1 token, got one with 0")
     longest = int(lengths.max())

@@ -88,7 +88,7 @@ def held_out_loss(
 
     Built in chapter 9.
     """
-    examples = encode_pairs(some_pairs(pairs), src_tokenizer, tgt_tokenizer)
+    examples = encode_pairs(some_pairs(pairs), src_tokenizer, tgt_tokenizer, model.config)
     pad_id, device = model.config.pad_id, next(model.parameters()).device
     nats, count = 0.0, 0
     with evaluating(model):

@@ -4,8 +4,7 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding) and 6.1 (beam search).
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.beam_search import beam_search
+from minitransformer.checks import check_at_least_1, check_instance, texts_of
+from minitransformer.config import TransformerConfig
+from minitransformer.data import encode_source, target_start
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.decoding import WholeTexts, room
+from minitransformer.decoding import WholeTexts, check_options, room
 from minitransformer.fast import decoding_of
 from minitransformer.inspection import evaluating
 from minitransformer.logits_processors import LogitsProcessor
@@ -40,7 +42,7 @@ def generate(
     min_p: float | None = None,
     generator: torch.Generator | None = None,
     bos_id: int | None = None,
-    stop_ids: Sequence[int] = (2,),
+    stop_ids: Sequence[int] | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
 ) -> Tensor:
     """Write one token after another: a target for each source, or what follows each prompt.
@@ -65,7 +67,7 @@ def generate(
         generator: where random numbers come from; PyTorch's global generator when left out.
         bos_id: what the targets of an encoder-decoder model begin with; not returned. When left
             out, the configuration's `start_id`, and 1 if it has none.
-        stop_ids: each of them ends a text.
+        stop_ids: each of them ends a text; the model's own when left out.
         logits_processors: functions of the texts so far, (rows, n), with their prompts (padded on
             the left) or begin token, and of the scores, (rows, v), that return the scores to go on
             with; called in this order, whatever the way of writing. See `repetition_penalty`.
@@ -89,38 +91,23 @@ def generate(
 
     Built in chapter 10.
     """
+    check_instance("ids", ids, Tensor)
     if max_new_tokens is None:
         max_new_tokens = int(max(min_new_tokens, min(64, room(model, ids))))
-    for name, value, low in (
-        ("min_new_tokens", min_new_tokens, 1),
-        ("max_new_tokens", max_new_tokens, min_new_tokens),
-        ("num_beams", num_beams, 1),
-        ("alpha", alpha, 0),
-        ("temperature", temperature, 0),
-    ):
-        if not value >= low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
-        if value == math.inf:
-            raise ValueError(f"{name} must be finite, got {value}")
-    if num_beams > 1 and temperature > 0:
-        raise ValueError(
-            f"beam search draws nothing: num_beams={num_beams} needs temperature 0, "
-            f"got {temperature}"
-        )
+    stop_ids = model.stop_ids if stop_ids is None else stop_ids
     cuts: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-    for name, cut in cuts.items():
-        if temperature == 0 and cut is not None:
-            raise ValueError(f"{name}={cut} needs a temperature above 0, got 0")
+    check_options(
+        model,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        num_beams=num_beams,
+        alpha=alpha,
+        temperature=temperature,
+        cuts=cuts,
+        stop_ids=stop_ids,
+    )
     vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
     padding = [pad_id] if pad_id >= 0 else []  # -1 is no token, and has no score
-    for stop_id in stop_ids:
-        if not 0 <= stop_id < vocab_size:
-            raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
-    if min_new_tokens > 1 and len({*padding, *stop_ids}) == vocab_size:
-        raise ValueError(
-            f"min_new_tokens={min_new_tokens} needs a token that does not end the text, but "
-            f"pad_id={pad_id} and stop_ids are all {vocab_size} there are"
-        )
     if bos_id is None:
         bos_id = getattr(model.config, "start_id", 1)
     is_stop = torch.zeros(vocab_size, dtype=torch.bool, device=ids.device)
@@ -182,7 +169,7 @@ def generate(
 
 def translate(
     model: Transformer,
-    texts: Sequence[str],
+    texts: Iterable[str],
     src_tokenizer: Tokenizer,
     tgt_tokenizer: Tokenizer,
     *,
@@ -199,14 +186,16 @@ def translate(
         tgt_tokenizer: the same for the target side.
         max_new_tokens: longest translation, in tokens; when left out see `generate`.
         batch_size: texts decoded together.
-        options: passed to `generate`, such as `num_beams`; greedy when left out.
+        options: passed to `generate`, such as `num_beams`; greedy when left out. Targets begin
+            and end as model and tokenizer say, unless `bos_id` or `stop_ids` are given.
 
     Returns:
         A translation for each text, in the same order.
 
     Raises:
+        TypeError: if `texts` are not several texts.
         ValueError: if a text has no token, or is too long for the model; if a tokenizer does not
-            fit the model.
+            fit the model, or has no token that is needed; if `batch_size` is below 1.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -222,52 +211,58 @@ def translate(
     Built in chapter 10.
     """
     check_tokenizers(model.config, {"src": src_tokenizer, "tgt": tgt_tokenizer})
+    check_at_least_1("batch_size", batch_size)
+    pad_id = model.config.pad_id
+    settings = {
+        "max_new_tokens": max_new_tokens,
+        "bos_id": target_start(model.config, tgt_tokenizer),
+        "stop_ids": end_ids(model, tgt_tokenizer),
+    } | options
     device = next(model.parameters()).device
-    sources = [src_tokenizer.encode(text) for text in texts]
-    for text, ids in zip(texts, sources, strict=True):
-        if not ids:
-            raise ValueError(f"every text must have at least one token, got {text!r}")
-    order = sorted(range(len(texts)), key=lambda index: len(sources[index]))
-    translations = [""] * len(texts)
+    sources = [encode_source(text, src_tokenizer) for text in texts_of("texts", texts)]
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    translations = [""] * len(sources)
     for first in range(0, len(order), batch_size):
         indices = order[first : first + batch_size]
-        rows = [[*sources[index], src_tokenizer.eos_id] for index in indices]
-        src_ids = pad_rows(rows, src_tokenizer.pad_id).to(device)
-        tgt_ids = generate(
-            model,
-            src_ids,
-            max_new_tokens=max_new_tokens,
-            bos_id=getattr(model.config, "start_id", tgt_tokenizer.bos_id),
-            stop_ids=[tgt_tokenizer.eos_id],
-            **options,
-        )
+        src_ids = pad_rows([sources[index] for index in indices], pad_id).to(device)
+        tgt_ids = generate(model, src_ids, **settings)
         for index, row in zip(indices, tgt_ids.tolist(), strict=True):
-            translations[index] = tgt_tokenizer.decode(row)
+            translations[index] = tgt_tokenizer.decode(i for i in row if i != pad_id)
     return translations
+
+
+def end_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
+    """What ends a text: what the files of a published model say, and the tokenizer's end."""
+    is_ours = isinstance(model.config, TransformerConfig)  # its tokens are the tokenizer's
+    last = tokenizer.special_id("eos", "sep")
+    return list({*(() if is_ours else model.stop_ids), *(() if last is None else (last,))})
 
 
 def complete(
     model: DecoderOnlyTransformer,
-    prompts: Sequence[str],
+    prompts: Iterable[str],
     tokenizer: Tokenizer,
     *,
     max_new_tokens: int | None = None,
     **options: Any,
 ) -> list[str]:
-    """Write what follows each prompt, all in one batch.
+    """Write what follows each prompt, all in one batch: prompt + text reads as one.
 
     Args:
         model: a trained model.
         prompts: beginnings of texts; an empty one is the beginning of any text.
         tokenizer: what the model was trained with.
         max_new_tokens: longest continuation, in tokens; when left out see `generate`.
-        options: passed to `generate`, such as `temperature`; greedy when left out.
+        options: passed to `generate`, such as `temperature`; greedy when left out. Texts end
+            as model and tokenizer say, unless `stop_ids` are given.
 
     Returns:
-        For each prompt what follows it, without the prompt.
+        For each prompt what follows it, without the prompt; see `Tokenizer.decode_after`.
 
     Raises:
-        ValueError: if a prompt is too long for the model; if the tokenizer does not fit it.
+        TypeError: if `prompts` are not several texts.
+        ValueError: if a prompt is too long for the model; if the tokenizer does not fit it, or
+            a prompt is empty and the tokenizer has no token that begins a text.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -281,11 +276,13 @@ def complete(
     Built in chapter 10.
     """
     check_tokenizers(model.config, {"text": tokenizer})
-    if not prompts:
-        return []
     pad_id = model.config.pad_id
-    rows = [tokenizer.begin(prompt) for prompt in prompts]
+    rows = [tokenizer.begin(prompt) for prompt in texts_of("prompts", prompts)]
+    if not rows:
+        return []
+    settings = {"max_new_tokens": max_new_tokens, "stop_ids": end_ids(model, tokenizer)} | options
     ids = pad_rows(rows, pad_id).to(next(model.parameters()).device)
-    stop_ids = [] if tokenizer.eos_id is None else [tokenizer.eos_id]  # as a published one may
-    new_ids = generate(model, ids, max_new_tokens=max_new_tokens, stop_ids=stop_ids, **options)
-    return [tokenizer.decode(i for i in row if i != pad_id) for row in new_ids.tolist()]
+    return [
+        tokenizer.decode_after(row, (i for i in new if i != pad_id))
+        for row, new in zip(rows, generate(model, ids, **settings).tolist(), strict=True)
+    ]

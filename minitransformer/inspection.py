@@ -5,6 +5,7 @@ Built in chapters 4 and 8.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -15,18 +16,35 @@ from minitransformer.attention import ScaledDotProductAttention, attention_weigh
 __all__ = ["Trace", "TracedTensor", "record_attention", "trace"]
 
 
+_blocks: dict[nn.Module, tuple[int, bool]] = {}
+"""How many blocks evaluate a module at the moment, and in which mode the first one found it."""
+_changing = Lock()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off inside the block, and back to what they were after it."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    """Switch dropout and gradients off inside the block, and back to what they were after it.
+
+    Several threads may evaluate a model, or parts of it, at once: the last one to leave a module
+    puts it back in its mode.
+    """
+    modules = list(model.modules())
+    with _changing:
+        for module in modules:
+            count, mode = _blocks.get(module, (0, module.training))
+            _blocks[module] = count + 1, mode
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for module, mode in modes:
-            if module.training != mode:  # to set it takes longer than to look
-                module.training = mode
+        with _changing:
+            for module in modules:
+                count, mode = _blocks.pop(module)
+                if count > 1:
+                    _blocks[module] = count - 1, mode
+                elif module.training != mode:  # to set it takes longer than to look
+                    module.training = mode
 
 
 @contextmanager

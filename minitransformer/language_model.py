@@ -7,14 +7,14 @@ Built in chapter 10. Paper: "Improving Language Understanding by Generative Pre-
 import math
 import os
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.checkpoint import load_model
+from minitransformer.checks import check_at_least_1, texts_of
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.inspection import evaluating
 from minitransformer.pretrained import check_tokenizers
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def token_stream(texts: Sequence[str], tokenizer: Tokenizer) -> Tensor:
+def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
     """All texts one after another, each with its begin and end: what a language model reads.
 
     Returns:
@@ -44,7 +44,7 @@ def token_stream(texts: Sequence[str], tokenizer: Tokenizer) -> Tensor:
 
     Built in chapter 10.
     """
-    rows = ([tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id] for text in texts)
+    rows = map(tokenizer.stream_ids, texts_of("texts", texts))
     return torch.tensor([index for row in rows for index in row])
 
 
@@ -95,17 +95,6 @@ def stream_batches(
     return list(rows[torch.tensor(order)].split(batch_size))
 
 
-def as_texts(texts: Iterable[Any]) -> list[str]:
-    """Texts of any kind of sequence, or a TypeError."""
-    if isinstance(texts, str):
-        raise TypeError("texts must be several texts, got a single str")
-    found = list(texts)
-    for index, text in enumerate(found):
-        if not isinstance(text, str):
-            raise TypeError(f"texts must be of type str, but number {index} is {text!r}")
-    return found
-
-
 class LanguageModelTrainer(Trainer):
     """Trains a `DecoderOnlyTransformer` to predict each next token of texts.
 
@@ -144,7 +133,7 @@ class LanguageModelTrainer(Trainer):
         tokenizer: Tokenizer,
         config: TrainingConfig,
     ) -> None:
-        texts = as_texts(texts)
+        texts = list(texts_of("texts", texts))
         self.begin(model, texts, {"text": tokenizer}, config)
         if config.context_length > model.max_len:
             raise ValueError(
@@ -190,8 +179,8 @@ def bits_per_character(
 
     Raises:
         TypeError: if a text is none.
-        ValueError: if there is no character, `context_length` is below 2, or the tokenizer does
-            not fit the model.
+        ValueError: if there is no character, `context_length` is below 2 or `batch_size` below 1,
+            or the tokenizer does not fit the model.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -204,14 +193,18 @@ def bits_per_character(
 
     Built in chapter 10.
     """
-    texts = as_texts(texts)
+    texts = list(texts_of("texts", texts))
     check_tokenizers(model.config, {"text": tokenizer})
     num_characters = sum(map(len, texts))
     if num_characters < 1:
         raise ValueError("texts must hold at least 1 character, got 0")
     if context_length < 2:
         raise ValueError(f"context_length must be at least 2, got {context_length}")
-    stream = token_stream(texts, tokenizer).to(next(model.parameters()).device)
+    check_at_least_1("batch_size", batch_size)
+    stream = token_stream(texts, tokenizer)
+    if stream[0] != tokenizer.first_id:  # for the first token is to be predicted too
+        stream = F.pad(stream, (1, 0), value=tokenizer.first_id)
+    stream = stream.to(next(model.parameters()).device)
     stride = context_length // 2
     nats = 0.0
     with evaluating(model):

@@ -27,7 +27,7 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
     rise.)
 
     Args:
-        ids: the text so far, prompt or begin token included, (rows, n), int64.
+        ids: the text so far, prompt or begin token included, (rows, n), int64; -1 is no token.
         logits: scores of the next token, (rows, v), floating point.
         penalty: θ, above 0.
         start: what stands before this column does not count, such as the prompts.
@@ -47,9 +47,10 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
     """
     if not penalty > 0.0:
         raise ValueError(f"penalty must be above 0, got {penalty}")
-    ids = ids[:, start:]
-    scores = logits.gather(1, ids)
-    return logits.scatter(1, ids, torch.where(scores > 0, scores / penalty, scores * penalty))
+    occurred = token_counts(ids[:, start:], logits) > 0
+    return torch.where(
+        occurred, torch.where(logits > 0, logits / penalty, logits * penalty), logits
+    )
 
 
 def occurrence_penalty(
@@ -82,9 +83,14 @@ def occurrence_penalty(
 
     Built in chapter 10.
     """
-    ids = ids[:, start:]
-    counts = torch.zeros_like(logits).scatter_add(1, ids, logits.new_ones(ids.shape))
-    return logits - frequency * counts - presence * counts.clamp(max=1)
+    times = token_counts(ids[:, start:], logits)
+    return logits - frequency * times - presence * times.clamp(max=1)
+
+
+def token_counts(ids: Tensor, logits: Tensor) -> Tensor:
+    """How often each token occurs in ids, (rows, n), as (rows, v); padding of -1 is no token."""
+    is_token = (ids >= 0).to(logits.dtype)
+    return torch.zeros_like(logits).scatter_add(1, ids.clamp(min=0), is_token)
 
 
 def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
@@ -115,8 +121,8 @@ def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
     runs = ids.unfold(1, size, 1)  # (rows, n - size + 1, size)
     newest = ids[:, None, ids.size(1) - size + 1 :]
     again = (runs[..., :-1] == newest).all(dim=-1)
-    times = torch.zeros_like(logits).scatter_add(1, runs[..., -1], again.to(logits.dtype))
-    return logits.masked_fill(times > 0, -torch.inf)
+    forbidden = runs[..., -1].where(again, -1)
+    return logits.masked_fill(token_counts(forbidden, logits) > 0, -torch.inf)
 
 
 def suppress_tokens(ids: Tensor, logits: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_instance
+from minitransformer.checks import check_instance, texts_of
 from minitransformer.tokenizer_file import (
     CHARACTERS,
     common_settings,
@@ -124,9 +124,56 @@ class Tokenizer(ABC):
                 ids += found
         return ids
 
+    @property
+    def first_id(self) -> int:
+        """What begins any text: <bos>; where there is none, [CLS] or what ends the text before."""
+        if (index := self.special_id("bos", "cls", "eos")) is None:
+            raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
+        return index
+
+    @property
+    def last_id(self) -> int:
+        """What ends a text: <eos>; where there is none, [SEP]."""
+        if (index := self.special_id("eos", "sep")) is None:
+            raise ValueError("the tokenizer has no token that ends a text: no eos or sep")
+        return index
+
+    def special_id(self, *roles: str) -> int | None:
+        """The first of these special tokens that there is; published tokenizers lack some."""
+        found = (getattr(self, f"{role}_id", None) for role in roles)
+        return next((index for index in found if index is not None), None)
+
     def begin(self, text: str) -> list[int]:
-        """The ids of a text that a model is to go on with: <bos>, then those of `encode`."""
-        return self.encode(text) if self.bos_id is None else [self.bos_id, *self.encode(text)]
+        """The ids of a text that a model goes on with: <bos>, if any, then those of `encode`."""
+        begin = [] if self.bos_id is None else [self.bos_id]
+        return [*begin, *self.encode(text)] or [self.first_id]
+
+    def stream_ids(self, text: str) -> list[int]:
+        """The ids of a text as a language model reads it: with its begin and its end."""
+        return [*self.begin(text), self.last_id]
+
+    def sequence_ids(self, text: str) -> list[int]:
+        """The ids of a text as an encoder reads it and a decoder writes it: with its end.
+
+        What the decoder begins with is not written by it: see `encode_pairs`.
+        """
+        return [*self.encode(text), self.last_id]
+
+    def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """The text that `ids` add to what ends with `before`, a prompt for example.
+
+        A tokenizer may decode a token otherwise at the beginning of a text, without its space for
+        example. Half a character at the end is held back: it comes with the ids that complete it.
+
+        Example:
+            >>> words = WordTokenizer(["two", "hundred"])
+            >>> words.decode([6]), words.decode_after([5], [6])
+            ('hundred', ' hundred')
+        """
+        before = list(before)
+        # Bytes that are no whole character are decoded as "\ufffd".
+        known, whole = (self.decode(x).rstrip("\ufffd") for x in (before, [*before, *ids]))
+        return whole.removeprefix(known)
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures."""
@@ -146,9 +193,7 @@ class Tokenizer(ABC):
     @classmethod
     def count_pieces(cls, texts: Iterable[str]) -> Counter[str]:
         """How often each piece occurs in `texts`."""
-        if isinstance(texts, str):
-            raise TypeError("texts must be an iterable of texts, got a single str")
-        return Counter(chain.from_iterable(map(cls.split, texts)))
+        return Counter(chain.from_iterable(map(cls.split, texts_of("texts", texts))))
 
     @classmethod
     def frequent_pieces(cls, texts: Iterable[str], vocab_size: int | None) -> list[str]:

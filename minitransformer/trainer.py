@@ -85,7 +85,7 @@ class Trainer:
     ) -> None:
         pairs = as_pairs(pairs)
         self.begin(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
-        self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer)
+        self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer, model.config)
         check_lengths(pairs, self.examples, model.max_len)
         self.epoch(0)  # does every example fit into a batch?
 

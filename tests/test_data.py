@@ -28,11 +28,18 @@ EXAMPLES = [
 
 def test_pairs_get_their_begin_and_end():
     src, tgt = WordTokenizer(["one", "two"]), WordTokenizer(["zwei", "eins"])
-    pairs = [TextPair("one two", "eins zwei"), TextPair("", "drei")]
+    pairs = [TextPair("one two", "eins zwei"), TextPair("two", "")]
     assert encode_pairs(pairs, src, tgt) == [
         Example([5, 6, 2], [1, 6, 5, 2]),
-        Example([2], [1, 3, 2]),
+        Example([6, 2], [1, 2]),
     ]
+
+
+@pytest.mark.parametrize("source", ["", "  \n"])
+def test_source_without_tokens_is_refused_before_the_training(source):
+    words = WordTokenizer(["one"])
+    with pytest.raises(ValueError, match="every text must have at least one token"):
+        encode_pairs([("one", "one"), (source, "one")], words, words)
 
 
 @pytest.mark.parametrize("pad_id", [0, 9])

@@ -1,7 +1,9 @@
 """Generation writes what the model's scores say: greedily, at random, in batches, alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -15,21 +17,33 @@ from helpers import (
 
 from minitransformer import (
     DecoderOnlyTransformer,
+    LanguageModelTrainer,
+    Trainer,
+    TrainingConfig,
     Transformer,
     TransformerConfig,
     WordTokenizer,
+    bits_per_character,
     complete,
+    exact_match,
     fast,
     generate,
+    held_out_loss,
     inference,
     next_token_probs,
+    no_repeat_ngrams,
+    occurrence_penalty,
     pad_rows,
     record_attention,
+    repetition_penalty,
+    suppress_tokens,
+    token_stream,
     translate,
 )
 from minitransformer.decoding import WholeTexts
 from minitransformer.fast import Decoding
 from minitransformer.inference import evaluating
+from minitransformer.models import GPT2, GPT2Config, Llama, LlamaConfig
 
 
 @pytest.fixture
@@ -319,7 +333,7 @@ def test_without_a_table_no_length_is_too_long(scheme):
     ids = PROMPTS[:1].repeat(1, 5)
     assert torch.equal(model(ids), longer(ids))
     model, longer = (small_model(positional_encoding=scheme, max_len=n) for n in (16, 99))
-    src = SRC_IDS.repeat(1, 4)
+    src = SRC_IDS[:, :4].repeat(1, 7)
     assert torch.equal(
         generate(model, src, max_new_tokens=30, min_new_tokens=30),
         generate(longer, src, max_new_tokens=30, min_new_tokens=30),
@@ -380,7 +394,7 @@ def test_options_out_of_range_are_refused(options, message):
     [
         (PROMPTS[:0], ValueError, r"ids must have shape \(b, length\).* got \(0, 5\)"),
         (PROMPTS[0], ValueError, r"ids must have shape \(b, length\).* got \(5,\)"),
-        (PROMPTS.flip(1), ValueError, "filled on the right only, got pad_id=0 inside"),
+        (PROMPTS.flip(1), ValueError, "filled on the right only, got pad_id=0 before"),
         (torch.zeros(1, 3).long(), ValueError, "at least 1 token, got one with 0"),
         (PROMPTS.repeat(1, 3)[:1], ValueError, "15 tokens and max_new_tokens=6 take 20 positions"),
         (PROMPTS.float(), TypeError, r"int32 or int64, got torch\.float32"),
@@ -405,7 +419,7 @@ def test_every_token_may_end_a_text_that_need_not_go_on():
     [
         (SRC_IDS[:0], ValueError, r"src_ids must have shape \(b, length\).* got \(0, 7\)"),
         (SRC_IDS[0], ValueError, r"src_ids must have shape \(b, length\).* got \(7,\)"),
-        (SRC_IDS.repeat(1, 3), ValueError, "21 positions is longer than max_len=16"),
+        (SRC_IDS[:, :3].repeat(1, 7), ValueError, "21 positions is longer than max_len=16"),
         (SRC_IDS.float(), TypeError, r"int32 or int64, got torch\.float32"),
     ],
 )
@@ -501,7 +515,194 @@ def test_completions_leave_out_the_prompt_and_need_none(copier):
         generator = torch.Generator().manual_seed(4)
         return {"max_new_tokens": 5, "temperature": 3.0, "generator": generator}
 
-    expected = [tgt.decode(row) for row in generate(model, rows, **options()).tolist()]
+    # WordTokenizer writes a space before each word but the first.
+    expected = [
+        tgt.decode([*row, *new]).removeprefix(prompt)
+        for prompt, row, new in zip(
+            prompts, rows.tolist(), generate(model, rows, **options()).tolist(), strict=True
+        )
+    ]
     assert complete(model, prompts, tgt, **options()) == expected
     assert len(set(expected)) > 1
     assert complete(model, [], tgt) == []
+
+
+# --- a single text, texts that come one at a time, and none
+
+
+def test_a_single_text_is_refused_everywhere(copier):
+    model, src, tgt, _ = copier
+    writer = decoder_only_model()
+    settings = TrainingConfig(steps=2, warmup_steps=1, context_length=2)
+    for name, call in {
+        "texts": lambda: translate(model, "a", src, tgt),
+        "prompts": lambda: complete(writer, "a", tgt),
+    }.items():
+        with pytest.raises(TypeError, match=f"{name} must be an iterable of texts, got a single s"):
+            call()
+    for call in (
+        lambda: token_stream("a b", tgt),
+        lambda: bits_per_character(writer, "a b", tgt),
+        lambda: LanguageModelTrainer(writer, "a b", tgt, settings),
+        lambda: WordTokenizer.train("a b"),
+    ):
+        with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
+            call()
+    for call in (exact_match, held_out_loss):
+        with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
+            call(model, "a b", src, tgt)
+    with pytest.raises(TypeError, match="ids must be of type Tensor, got str"):
+        generate(writer, "a")
+    with pytest.raises(TypeError, match="texts must be of type str, but number 1 is 2"):
+        translate(model, ["a", 2], src, tgt)
+
+
+def test_texts_may_come_one_at_a_time(copier):
+    model, src, tgt, _ = copier
+    texts = ["c b a d", "a", "b c"]
+    assert translate(model, iter(texts), src, tgt) == translate(model, texts, src, tgt)
+    writer = decoder_only_model()
+    known = {"logits_processors": [partial(suppress_tokens, tokens=range(tgt.vocab_size, 31))]}
+    expected = complete(writer, ["a", "b"], tgt, **known)
+    assert complete(writer, iter(["a", "b"]), tgt, **known) == expected
+    pairs = [(text, text[::-1]) for text in texts]
+    assert exact_match(model, iter(pairs), src, tgt) == exact_match(model, pairs, src, tgt)
+    assert torch.equal(token_stream(iter(texts), tgt), token_stream(texts, tgt))
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_batches_have_at_least_one_text(copier, batch_size):
+    model, src, tgt, _ = copier
+    message = f"batch_size must be at least 1, got {batch_size}"
+    with pytest.raises(ValueError, match=message):
+        translate(model, ["a"], src, tgt, batch_size=batch_size)
+    with pytest.raises(ValueError, match=message):
+        bits_per_character(decoder_only_model(), ["a"], tgt, batch_size=batch_size)
+
+
+def test_source_that_cannot_be_translated_is_not_trained_on(copier):
+    model, src, tgt, _ = copier
+    settings = TrainingConfig(steps=2, warmup_steps=1)
+    for call in (
+        lambda: Trainer(model, [("a", "a"), ("", "a")], src, tgt, settings),
+        lambda: translate(model, ["a", ""], src, tgt),
+        lambda: held_out_loss(model, [("", "a")], src, tgt),
+    ):
+        with pytest.raises(ValueError, match="every text must have at least one token, got ''"):
+            call()
+
+
+# --- begins and ends
+
+
+def test_ends_are_the_models_unless_others_are_asked_for():
+    model = decoder_only_model()
+    free = generate(model, PROMPTS, max_new_tokens=12, stop_ids=[])
+    model.stop_ids = (int(free[0, 3]), int(free[1, 5]))
+    expected = generate(model, PROMPTS, max_new_tokens=12, stop_ids=model.stop_ids)
+    assert torch.equal(generate(model, PROMPTS, max_new_tokens=12), expected)
+    assert not torch.equal(expected, free)
+
+
+def test_begin_and_ends_of_the_user_go_before(copier):
+    model, src, tgt, src_ids = copier
+    (a,) = tgt.encode("a")
+    assert translate(model, ["c b a d", "a d"], src, tgt, stop_ids=[a]) == ["d a", "d a"]
+    given = generate(model, src_ids[:1], bos_id=a, max_new_tokens=5)
+    text = src.decode(src_ids[0].tolist())
+    assert translate(model, [text], src, tgt, bos_id=a, max_new_tokens=5) == [
+        tgt.decode(given[0].tolist())
+    ]
+
+
+# --- padding stands on the right, everywhere
+
+
+HOLES = {"left": [[0, 0, 5, 6], [4, 3, 5, 6]], "one": [[0, 5], [4, 6]], "inside": [[5, 0, 6, 7]]}
+
+
+@pytest.mark.parametrize("rows", HOLES.values(), ids=HOLES.keys())
+@pytest.mark.parametrize("is_open", [True, False], ids=["fast", "plain"])
+def test_padding_before_a_token_is_refused_everywhere(rows, is_open):
+    ids = torch.tensor(rows)
+    right = ids.masked_fill(ids == 0, 9)
+    writer, model = decoder_only_model(), small_model()
+    with nullcontext() if is_open else fast.disabled():
+        for name, call in {
+            "ids": lambda: writer(ids),
+            "ids ": lambda: writer.loss(ids, right),
+            "prompts": lambda: generate(writer, ids, max_new_tokens=2),
+            "src_ids": lambda: model(ids, right),
+            "src_ids ": lambda: model.loss(ids, right, right),
+            "src_ids  ": lambda: generate(model, ids, max_new_tokens=2),
+            "tgt_ids": lambda: model(right, ids),
+            "tgt_ids ": lambda: model.loss(right, ids, right),
+        }.items():
+            message = f"^{name.strip()} must be filled on the right only, got pad_id=0 before"
+            with pytest.raises(ValueError, match=message):
+                call()
+        # Targets may all begin with it, and a mask says itself what may be seen.
+        model(right, torch.cat([torch.zeros_like(right[:, :1]), right], dim=1))
+        writer(ids, torch.ones(ids.size(1), ids.size(1), dtype=torch.bool).tril())
+
+
+PENALTIES = {
+    "repetition": partial(repetition_penalty, penalty=3.0),
+    "occurrence": partial(occurrence_penalty, presence=2.0, frequency=1.0),
+    "runs": partial(no_repeat_ngrams, size=2),
+    "single tokens": partial(no_repeat_ngrams, size=1),
+    "bans": partial(suppress_tokens, tokens=[3, 30]),
+}
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+@pytest.mark.parametrize("rule", PENALTIES.values(), ids=PENALTIES.keys())
+@pytest.mark.parametrize("kind", ["GPT-2", "Llama", "ours"])
+def test_rules_see_no_padding(kind, rule, num_beams):
+    sizes = {"vocab_size": 31, "d_model": 12, "num_heads": 3, "num_layers": 1}
+    if kind == "ours":
+        model, prompts = decoder_only_model(), PROMPTS
+    else:
+        config = (
+            GPT2Config(**sizes, max_len=16) if kind == "GPT-2" else LlamaConfig(**sizes, d_ff=20)
+        )
+        model = shaken((GPT2 if kind == "GPT-2" else Llama)(config, torch.Generator()))
+        prompts = PROMPTS.masked_fill(PROMPTS == 0, -1)
+    options = {"max_new_tokens": 6, "stop_ids": [], "num_beams": num_beams}
+    together = generate(model, prompts, logits_processors=[rule], **options)
+    for row, prompt in zip(together, prompts, strict=True):
+        alone = prompt[prompt != model.config.pad_id][None]
+        found = generate(model, alone, logits_processors=[rule], **options)
+        assert torch.equal(found[0], row)
+
+
+# --- several threads
+
+
+def test_modes_come_back_whatever_leaves_first():
+    model = small_model(dropout=0.5).train()
+    model.decoder.layers[0].eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    whole, part = evaluating(model), evaluating(model.encoder)
+    whole.__enter__()
+    part.__enter__()
+    whole.__exit__(None, None, None)
+    assert not any(module.training for module in model.encoder.modules())
+    assert model.decoder.training
+    part.__exit__(None, None, None)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["fast", "plain"])
+def test_threads_that_write_leave_a_model_in_its_mode(is_open):
+    model = small_model(dropout=0.5).train()
+    expected = generate(small_model(), SRC_IDS, max_new_tokens=6)
+
+    def write(_):
+        with nullcontext() if is_open else fast.disabled():
+            return generate(model, SRC_IDS, max_new_tokens=6)
+
+    with ThreadPoolExecutor(8) as pool:
+        for written in pool.map(write, range(16)):
+            assert torch.equal(written, expected)
+    assert all(module.training for module in model.modules())

@@ -133,7 +133,7 @@ def beam_tree(
     among the best, and ends a text without taking a place.
     """
     source = mt.number_in_words(NUMBER, "en")
-    src = torch.tensor([[*src_tokenizer.encode(source), src_tokenizer.eos_id]])
+    src = torch.tensor([src_tokenizer.sequence_ids(source)])
     is_stop = torch.arange(tgt_tokenizer.vocab_size) == tgt_tokenizer.eos_id
     never = torch.tensor([tgt_tokenizer.pad_id])
     following: dict[tuple[int, ...], Tensor] = {}

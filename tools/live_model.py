@@ -142,13 +142,14 @@ def draw_example(
     """Draw where the heads of the last decoder layer look while the model translates a text."""
     mt.use_book_style()
     german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
-    source = [*src_tokenizer.encode(text), src_tokenizer.eos_id]
-    written = [*tgt_tokenizer.encode(german), tgt_tokenizer.eos_id]
-    target = [tgt_tokenizer.bos_id, *written[:-1]]
+    source = src_tokenizer.sequence_ids(text)
+    target = tgt_tokenizer.begin(german)
     with torch.inference_mode():
         _, weights = NextToken(model)(torch.tensor([source]), torch.tensor([target]))
     figure = mt.plot_attention_grid(
-        weights[-1], tgt_tokenizer.labels(written), src_tokenizer.labels(source)
+        weights[-1],
+        tgt_tokenizer.labels(tgt_tokenizer.sequence_ids(german)),
+        src_tokenizer.labels(source),
     )
     figure.savefig(path, dpi=100)
     plt.close(figure)

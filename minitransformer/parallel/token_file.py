@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minitransformer.checks import texts_of
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
 from minitransformer.language_model import LanguageModelTrainer
@@ -77,8 +78,8 @@ def write_tokens(
     digest, count = hashlib.sha256(), 0
     with new_folder(Path(folder)) as unfinished:
         with open(unfinished / TOKENS, "wb") as file:
-            for text in texts:
-                row = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+            for text in texts_of("texts", texts):
+                row = tokenizer.stream_ids(text)
                 content = np.array(row, dtype).tobytes()
                 file.write(content)
                 digest.update(content)

@@ -203,6 +203,21 @@ class PublishedTokenizer(Tokenizer):
 
     def begin(self, text: str, *, parse_special: bool | None = None) -> list[int]:
         """The ids of a text that a model is to go on with: what stood before texts in training."""
+        return self.without_end(text, parse_special) or [self.first_id]
+
+    def stream_ids(self, text: str) -> list[int]:
+        """The ids of a text with all that the model was trained with around it."""
+        return [*self.without_end(text), self.last_id]
+
+    def sequence_ids(self, text: str) -> list[int]:
+        """As `stream_ids`: published models read and write texts as their tokenizers surround them.
+
+        One that writes no end gets it nevertheless, since a decoder has to learn where to stop.
+        """
+        return self.stream_ids(text)
+
+    def without_end(self, text: str, parse_special: bool | None = None) -> list[int]:
+        """The ids of a text with special tokens around, but for the one that ends it."""
         ids = self.encode(text, parse_special=parse_special, add_special_tokens=True)
         return ids[:-1] if ids and ids[-1] in (self.eos_id, self.sep_id) else ids
 
