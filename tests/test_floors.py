@@ -12,7 +12,7 @@ import minitransformer
 
 PACKAGE = Path(minitransformer.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-LONGEST = 300  # lines; a longer module is two ideas
+LONGEST = 350  # lines; a longer module is two ideas
 A_DOZEN = 12  # modules beside `__init__`; a room with more is two rooms
 
 FLOORS = [
