@@ -13,7 +13,6 @@ from torch import Tensor
 
 from minitransformer.beam_search import beam_search
 from minitransformer.checks import check_at_least_1, check_instance, texts_of
-from minitransformer.config import TransformerConfig
 from minitransformer.data import encode_source, target_start
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import WholeTexts, check_options, room
@@ -233,9 +232,11 @@ def translate(
 
 def end_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
     """What ends a text: what the files of a published model say, and the tokenizer's end."""
-    is_ours = isinstance(model.config, TransformerConfig)  # its tokens are the tokenizer's
     last = tokenizer.special_id("eos", "sep")
-    return list({*(() if is_ours else model.stop_ids), *(() if last is None else (last,))})
+    found = set() if last is None else {last}
+    if hasattr(model.config, "eos_ids"):  # elsewhere tokens mean what the tokenizer says
+        found.update(model.stop_ids)
+    return sorted(found)
 
 
 def complete(

@@ -40,9 +40,6 @@ class TokenModel(Pretrained):
     | norms | gain 1, bias 0 |
     """
 
-    stop_ids: tuple[int, ...] = (2,)
-    """What ends a text: <eos>."""
-
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config

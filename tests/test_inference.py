@@ -595,11 +595,12 @@ def test_source_that_cannot_be_translated_is_not_trained_on(copier):
 # --- begins and ends
 
 
-def test_ends_are_the_models_unless_others_are_asked_for():
+def test_ends_are_the_models_unless_others_are_asked_for(monkeypatch):
     model = decoder_only_model()
     free = generate(model, PROMPTS, max_new_tokens=12, stop_ids=[])
-    model.stop_ids = (int(free[0, 3]), int(free[1, 5]))
-    expected = generate(model, PROMPTS, max_new_tokens=12, stop_ids=model.stop_ids)
+    ends = (int(free[0, 3]), int(free[1, 5]))
+    monkeypatch.setattr(DecoderOnlyTransformer, "stop_ids", ends)
+    expected = generate(model, PROMPTS, max_new_tokens=12, stop_ids=ends)
     assert torch.equal(generate(model, PROMPTS, max_new_tokens=12), expected)
     assert not torch.equal(expected, free)
 

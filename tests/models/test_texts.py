@@ -343,7 +343,7 @@ def test_parts_are_the_whole_and_no_part_ends_in_half_a_character(make):
 # --- ends
 
 
-def test_texts_end_as_the_model_says_and_as_the_user_says_first():
+def test_texts_end_as_the_model_says_and_as_the_user_says_first(monkeypatch):
     tokenizer = ours(byte_level(["<|endoftext|>"]))
     config = GPT2Config(vocab_size=tokenizer.vocab_size, d_model=12, num_heads=3, num_layers=1)
     model, prompt = GPT2(config, torch.Generator().manual_seed(0)), torch.tensor([[5, 6]])
@@ -360,7 +360,8 @@ def test_texts_end_as_the_model_says_and_as_the_user_says_first():
         ),
     ]
     assert free[0].size(1) == 8
-    model.stop_ids = (int(free[0][0, 3]),)
+    monkeypatch.setattr(GPT2Config, "eos_ids", (), raising=False)
+    monkeypatch.setattr(GPT2, "stop_ids", (int(free[0][0, 3]),))
     drawn = generate(model, prompt, generator=torch.Generator().manual_seed(7), **options)
     first = free[0][0].tolist().index(model.stop_ids[0])
     assert drawn.tolist() == free[0][:, : first + 1].tolist()
