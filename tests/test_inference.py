@@ -685,12 +685,13 @@ def test_modes_come_back_whatever_leaves_first():
     model.decoder.layers[0].eval()
     modes = {name: module.training for name, module in model.named_modules()}
     whole, part = evaluating(model), evaluating(model.encoder)
-    whole.__enter__()
-    part.__enter__()
-    whole.__exit__(None, None, None)
-    assert not any(module.training for module in model.encoder.modules())
-    assert model.decoder.training
-    part.__exit__(None, None, None)
+    with torch.enable_grad():  # whose mode is a thread's own, and this is but one
+        whole.__enter__()
+        part.__enter__()
+        whole.__exit__(None, None, None)
+        assert not any(module.training for module in model.encoder.modules())
+        assert model.decoder.training
+        part.__exit__(None, None, None)
     assert {name: module.training for name, module in model.named_modules()} == modes
 
 
