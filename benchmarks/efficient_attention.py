@@ -113,7 +113,7 @@ METHODS: dict[str, Callable[..., Tensor]] = {
     "blocks": lambda q, k, v: flash_attention(q, k, v, "causal", block_size=BLOCK_SIZE),
     "window": flash_attention,
     "window, global, random": flash_attention,
-    "linear": lambda q, k, v: linear_attention(q, k, v, causal=True),
+    "linear": lambda q, k, v: linear_attention(q, k, v, "causal"),
     "delta rule": lambda q, k, v: delta_rule(q, k, v, strength_of(k)),
 }
 
@@ -243,7 +243,7 @@ class LinearAttending(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: object, bias: object = None
     ) -> Tensor:
         """Queries, keys and values (b, h, n, e); the mask is "causal"."""
-        return linear_attention(query, key, value, causal=True)
+        return linear_attention(query, key, value, "causal")
 
 
 class DeltaAttending(nn.Module):

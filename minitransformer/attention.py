@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.checks import check_attention, check_attention_settings, check_values
+from minitransformer.checks import (
+    check_at_least_1,
+    check_attention,
+    check_attention_settings,
+    check_causal,
+    check_mask,
+    check_values,
+    without_autocast,
+)
 
 __all__ = [
     "ScaledDotProductAttention",
@@ -78,10 +86,7 @@ def causal_mask(
     Built in chapter 4.
     """
     num_keys = num_queries if num_keys is None else num_keys
-    if num_queries > num_keys:
-        raise ValueError(
-            f"num_queries must not exceed num_keys, got {num_queries} queries, {num_keys} keys"
-        )
+    check_causal(num_queries, num_keys)
     ones = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
     return ones.tril(num_keys - num_queries)
 
@@ -118,9 +123,10 @@ def attention_weights(
     check_attention(query, key, allowed, bias)
     hidden = None if allowed is None else ~allowed
     dtype = query.dtype
-    if dtype == torch.float16:  # it ends at 65504, and a dot product need not
-        query, key = query.float(), key.float()
-    scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
+    # At least float32, as in PyTorch's kernel: bfloat16 rounds a score of 40 by up to 0.125.
+    wide = torch.promote_types(dtype, torch.float32)
+    with without_autocast(query):
+        scores = query.to(wide) / math.sqrt(query.size(-1)) @ key.to(wide).transpose(-2, -1)
     if bias is not None:
         bias = bias.to(dtype)
         scores = scores + bias
@@ -200,10 +206,9 @@ def scaled_dot_product_attention(
 
 def as_tensor(mask: Mask | None, query: Tensor, key: Tensor) -> Tensor | None:
     """The mask that "causal" stands for; None where the last query alone is asked."""
+    check_mask(mask)
     if not isinstance(mask, str):
         return mask
-    if mask != "causal":
-        raise ValueError(f"mask must be a boolean tensor or 'causal', got {mask!r}")
     num_queries, num_keys = query.size(-2), key.size(-2)
     return None if num_queries == 1 else causal_mask(num_queries, num_keys, query.device)
 
@@ -255,6 +260,9 @@ class SelfAttention(nn.Module):
         d_model: width of the input, d.
         d_k: width of queries, keys and values, e; `d_model` when left out.
 
+    Raises:
+        ValueError: if a width is below 1.
+
     Example:
         >>> output, weights = SelfAttention(8, 4)(torch.randn(2, 5, 8))
         >>> tuple(output.shape), tuple(weights.shape)
@@ -265,6 +273,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, d_model: int, d_k: int | None = None) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model, d_k=d_k)
         d_k = d_model if d_k is None else d_k
         self.w_q = nn.Linear(d_model, d_k, bias=False)
         self.w_k = nn.Linear(d_model, d_k, bias=False)

@@ -7,6 +7,7 @@ Built in chapters 3, 4 and 9.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -34,16 +35,43 @@ def known(condition: Tensor) -> bool | None:
         return None
 
 
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Inside, products keep the dtype of their factors: `torch.autocast` would round scores.
+
+    Example:
+        >>> x = torch.ones(2, 2)
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     with without_autocast(x):
+        ...         inside = (x @ x).dtype
+        ...     inside, (x @ x).dtype
+        (torch.float32, torch.bfloat16)
+    """
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
 def check_instance(name: str, x: object, kind: type) -> None:
     """Raise an error unless x is of that type."""
     if not isinstance(x, kind):
         raise TypeError(f"{name} must be of type {kind.__name__}, got {type(x).__name__}")
 
 
-def check_at_least_1(name: str, number: int) -> None:
-    """Raise an error unless a number is positive."""
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
+def check_at_least_1(**numbers: int | None) -> None:
+    """Raise an error that names the first of some numbers below 1; None is none."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+
+
+def check_axes(**vectors: Tensor) -> None:
+    """Raise an error unless tensors are vectors at positions, (..., n, e)."""
+    for name, x in vectors.items():
+        if x.dim() < 2:
+            raise ValueError(
+                f"{name} must have at least 2 axes, positions and width, got shape {(*x.shape,)}"
+            )
 
 
 def texts_of(name: str, texts: Any) -> Iterator[str]:
@@ -110,10 +138,33 @@ def check_positions(x: Tensor, start: int | Tensor, table: Tensor) -> None:
         )
 
 
+def check_mask(mask: object, *kinds: type) -> None:
+    """Raise an error unless it is a tensor, "causal", of one of some other kinds, or None."""
+    if mask is None or isinstance(mask, (Tensor, *kinds)):
+        return
+    if isinstance(mask, str) and mask == "causal":
+        return
+    known = ", ".join(["a boolean tensor", *(f"a {kind.__name__}" for kind in kinds)])
+    error = ValueError if isinstance(mask, str) else TypeError
+    raise error(f"mask must be {known} or 'causal', got {mask!r}")
+
+
+def check_causal(num_queries: int, num_keys: int) -> None:
+    """Raise an error where the first queries would see nothing."""
+    if num_queries > num_keys:
+        raise ValueError(
+            f"num_queries must not exceed num_keys, got {num_queries} queries, {num_keys} keys"
+        )
+
+
 def check_attention(
     query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
 ) -> None:
     """Raise an error that names both numbers when query, key, mask and bias do not fit."""
+    check_axes(query=query, key=key)
+    for name, x in (("query", query), ("key", key)):
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {x.dtype}")
     if query.size(-1) != key.size(-1):
         raise ValueError(
             f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
@@ -145,6 +196,7 @@ def check_attention(
 
 def check_values(key: Tensor, value: Tensor) -> None:
     """Raise an error unless there is a value for each key."""
+    check_axes(key=key, value=value)
     if key.size(-2) != value.size(-2):
         raise ValueError(
             f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"

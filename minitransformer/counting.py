@@ -88,7 +88,7 @@ class Counts:
 def counts_of(config: Any) -> Counts:
     """Count what a configuration says; its model is not made. A number is one of parameters."""
     if isinstance(config, int | float) and not isinstance(config, bool):
-        check_at_least_1("config", int(config))
+        check_at_least_1(config=int(config))
         return Counts((), projection=int(config))
     published = getattr(config, "model_type", None)
     if not isinstance(config, TransformerConfig) and published not in PUBLISHED:

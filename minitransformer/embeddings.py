@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.checks import check_at_least_1
+
 __all__ = ["OutputProjection", "TokenEmbedding"]
 
 
@@ -24,11 +26,15 @@ class TokenEmbedding(nn.Module):
         d_model: width, d.
         scale: what rows are multiplied by; √d_model when left out, 1 in most later models.
 
+    Raises:
+        ValueError: if a size is below 1.
+
     Built in chapter 2. Paper: section 3.4.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None) -> None:
         super().__init__()
+        check_at_least_1(vocab_size=vocab_size, d_model=d_model)
         self.weight = nn.Parameter(torch.randn(vocab_size, d_model) / math.sqrt(d_model))
         self.scale = math.sqrt(d_model) if scale is None else scale
 
@@ -71,7 +77,7 @@ class OutputProjection(nn.Module):
         bias: whether each token has a number b that is added to its score; the paper has none.
 
     Raises:
-        ValueError: if `tied_to` has another shape.
+        ValueError: if a size is below 1, or `tied_to` has another shape.
 
     Built in chapter 2. Paper: section 3.4.
     """
@@ -85,6 +91,7 @@ class OutputProjection(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        check_at_least_1(vocab_size=vocab_size, d_model=d_model)
         if tied_to is None:
             tied_to = TokenEmbedding(vocab_size, d_model)
         if tied_to.weight.shape != (vocab_size, d_model):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from minitransformer.attention import Mask
+from minitransformer.checks import check_at_least_1
 from minitransformer.decoding import KVCache
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import NORMS, ResidualConnection
@@ -187,6 +188,7 @@ class Encoder(nn.Module):
 
     def __init__(self, num_layers: int, **layer_options: Any) -> None:
         super().__init__()
+        check_at_least_1(num_layers=num_layers)
         self.layers = nn.ModuleList(EncoderLayer(**layer_options) for _ in range(num_layers))
         self.norm = final_norm(layer_options)
 
@@ -220,6 +222,7 @@ class Decoder(nn.Module):
 
     def __init__(self, num_layers: int, **layer_options: Any) -> None:
         super().__init__()
+        check_at_least_1(num_layers=num_layers)
         self.layers = nn.ModuleList(DecoderLayer(**layer_options) for _ in range(num_layers))
         self.norm = final_norm(layer_options)
 

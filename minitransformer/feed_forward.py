@@ -9,6 +9,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.dropout import Dropout
 
 __all__ = ["FeedForward"]
@@ -47,7 +48,7 @@ class FeedForward(nn.Module):
         dropout: probability of zeroing an inner unit while training; the paper has none here.
 
     Raises:
-        ValueError: if `activation` is unknown.
+        ValueError: if a width is below 1, or `activation` is unknown.
 
     Example:
         >>> import torch
@@ -68,6 +69,7 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model, d_ff=d_ff)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         gated = activation in GATED

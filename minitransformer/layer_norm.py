@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.dropout import Dropout
 
 __all__ = ["LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
@@ -50,11 +51,15 @@ class LayerNorm(nn.Module):
         d_model: width, d.
         eps: ε, inside the root.
 
+    Raises:
+        ValueError: if the width is below 1.
+
     Built in chapter 7. Paper: Ba et al., section 3.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model)
         self.gain = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.eps = eps
@@ -100,11 +105,15 @@ class RMSNorm(nn.Module):
         d_model: width, d.
         eps: ε, inside the root.
 
+    Raises:
+        ValueError: if the width is below 1.
+
     Built in chapter 7. Paper: Zhang & Sennrich, section 4.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model)
         self.gain = nn.Parameter(torch.ones(d_model))
         self.eps = eps
 
@@ -134,7 +143,7 @@ class ResidualConnection(nn.Module):
         norm: "layer_norm", the paper's, or "rms_norm".
 
     Raises:
-        ValueError: if `norm` is unknown.
+        ValueError: if the width is below 1, or `norm` is unknown.
 
     Built in chapter 7. Paper: sections 3.1 and 5.4.
     """

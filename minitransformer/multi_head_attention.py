@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, as_tensor
+from minitransformer.checks import check_at_least_1, check_axes
 from minitransformer.decoding import KVCache
 from minitransformer.positional_encoding import ALiBi
 from minitransformer.rotary import RotaryPositionalEncoding
@@ -43,7 +44,8 @@ class MultiHeadAttention(nn.Module):
         backend: "sdpa" or "reference", see `scaled_dot_product_attention`.
 
     Raises:
-        ValueError: if `num_heads` does not divide `d_model`, or `num_kv_heads` not `num_heads`;
+        ValueError: if a size is below 1; if `num_heads` does not divide `d_model`, or
+            `num_kv_heads` not `num_heads`;
             if `positional_encoding` is unknown, or "rotary" with an odd width of heads; if
             `dropout` is outside [0, 1) or `backend` unknown.
 
@@ -72,10 +74,13 @@ class MultiHeadAttention(nn.Module):
         backend: Backend = "sdpa",
     ) -> None:
         super().__init__()
-        if num_heads < 1 or (d_k is None and d_model % num_heads):
+        check_at_least_1(
+            d_model=d_model, num_heads=num_heads, d_k=d_k, num_kv_heads=num_kv_heads, max_len=max_len
+        )
+        if d_k is None and d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
+        if num_heads % num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide num_heads, got {num_kv_heads} and {num_heads}"
             )
@@ -129,6 +134,7 @@ class MultiHeadAttention(nn.Module):
             TypeError: if `mask` is not boolean.
             ValueError: if a width is not d_model, or shapes do not fit together.
         """
+        check_axes(query=query, key=key, value=value)
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.size(-1) != self.d_model:
                 raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")

@@ -126,8 +126,11 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
         config: how it is trained.
 
     Returns:
-        PyTorch's; for "muon" two as one, with the same `param_groups`, `state`, `step` and
-        `zero_grad`.
+        PyTorch's; for "muon" that and Muon as one, with the same `param_groups`, `state`, `step`
+        and `zero_grad`; one of the two where the other has no parameter.
+
+    Raises:
+        ValueError: if the model has no parameters.
 
     Example:
         >>> optimizer = new_optimizer(nn.Linear(2, 3), TrainingConfig(optimizer="adamw"))
@@ -137,6 +140,8 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
     Built in chapter 9. Paper: section 5.3; Liu et al. (2025), section 2.2.
     """
     weights, rules = named_weights(model), parameter_rules(model, config)
+    if not weights:
+        raise ValueError(f"model must have at least 1 parameter, got {type(model).__name__} with 0")
 
     def groups(method: str) -> list[dict[str, Any]]:
         """The parameters of a method, a group for each weight decay."""
@@ -150,10 +155,14 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
     options: dict[str, Any] = {"lr": 0.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups("adam"), **options)
-    adam = torch.optim.AdamW(groups("adam"), **options)
     if config.optimizer == "adamw":
-        return adam
-    return Together(Muon(groups("muon"), lr=0.0), adam)
+        return torch.optim.AdamW(groups("adam"), **options)
+    optimizers: list[torch.optim.Optimizer] = []
+    if matrices := groups("muon"):
+        optimizers.append(Muon(matrices, lr=0.0))
+    if others := groups("adam"):
+        optimizers.append(torch.optim.AdamW(others, **options))
+    return Together(*optimizers)
 
 
 @torch.no_grad()

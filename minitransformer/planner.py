@@ -30,7 +30,7 @@ def check_positive(name: str, number: float) -> None:
 def check_count(name: str, number: int) -> int:
     """Return a number of things, if it is one."""
     check_instance(name, number, int)
-    check_at_least_1(name, number)
+    check_at_least_1(**{name: number})
     return number
 
 

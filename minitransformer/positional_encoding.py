@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checks import check_positions
+from minitransformer.checks import check_at_least_1, check_positions
 
 __all__ = [
     "ALiBi",
@@ -80,11 +80,15 @@ class SinusoidalPositionalEncoding(Constants):
         d_model: width, d.
         max_len: number of positions the table holds.
 
+    Raises:
+        ValueError: if a size is below 1.
+
     Built in chapter 3. Paper: section 3.5.
     """
 
     def __init__(self, d_model: int, max_len: int = 1024) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model, max_len=max_len)
         self.table = sinusoidal_positions(max_len, d_model)
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
@@ -120,6 +124,9 @@ class LearnedPositionalEncoding(nn.Module):
         d_model: width, d.
         max_len: number of positions there are vectors for.
 
+    Raises:
+        ValueError: if a size is below 1.
+
     Example:
         >>> encoding = LearnedPositionalEncoding(4, max_len=9)
         >>> torch.equal(encoding(torch.zeros(1, 2, 4), start=3)[0], encoding.weight[3:5])
@@ -131,6 +138,7 @@ class LearnedPositionalEncoding(nn.Module):
 
     def __init__(self, d_model: int, max_len: int = 1024) -> None:
         super().__init__()
+        check_at_least_1(d_model=d_model, max_len=max_len)
         self.weight = nn.Parameter(torch.randn(max_len, d_model) * math.sqrt(0.5))
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
@@ -200,8 +208,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
 
     Built in chapter 3. Paper: Press et al., section 3, and its authors' code for other h.
     """
-    if num_heads < 1:
-        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+    check_at_least_1(num_heads=num_heads)
     power = 2 ** (num_heads.bit_length() - 1)
     exponent = torch.arange(1, 2 * power + 1, dtype=torch.float64, device="cpu")
     below, above = 2.0 ** (-8 / power * exponent[:power]), 2.0 ** (-4 / power * exponent[::2])

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_positions
+from minitransformer.checks import check_at_least_1, check_positions
 from minitransformer.positional_encoding import Constants, table_rows
 
 __all__ = ["RotaryPositionalEncoding", "rotary_frequencies"]
@@ -68,7 +68,8 @@ class RotaryPositionalEncoding(Constants):
             fewer. `rotary_frequencies(d_k)` when left out.
 
     Raises:
-        ValueError: if `d_k` is odd, `layout` is unknown, or there are more frequencies than pairs.
+        ValueError: if a size is below 1, `d_k` is odd, `layout` is unknown, or there are more
+            frequencies than pairs.
 
     Example:
         >>> rotary = RotaryPositionalEncoding(2)
@@ -86,6 +87,7 @@ class RotaryPositionalEncoding(Constants):
         frequencies: Tensor | None = None,
     ) -> None:
         super().__init__()
+        check_at_least_1(d_k=d_k, max_len=max_len)
         if d_k % 2:
             raise ValueError(f"d_k must be even to turn pairs of components, got {d_k}")
         if layout not in ("interleaved", "half"):

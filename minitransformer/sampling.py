@@ -110,7 +110,7 @@ def next_token_probs(
         min_p: see `min_p_filter`; no limit when left out.
 
     Returns:
-        Probabilities, (..., v); rows sum to 1.
+        Probabilities, (..., v), at least float32; rows sum to 1.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -126,6 +126,7 @@ def next_token_probs(
     if temperature == math.inf:
         raise ValueError(f"temperature must be finite, got {temperature}")
     # Softmax sees differences alone. Those to the highest score may overflow to -inf, and should.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / max(temperature, TINY)
     if top_k is not None:
         logits = top_k_filter(logits, top_k)

@@ -71,6 +71,36 @@ def test_every_parameter_is_in_one_group(optimizer, decay):
     }
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        torch.nn.Linear(3, 5, bias=False),
+        torch.nn.LayerNorm(5),
+        torch.nn.Embedding(7, 5),
+        torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5)),
+    ],
+    ids=["only matrices", "only gains", "only a table", "all"],
+)
+def test_every_optimizer_steps_every_kind_of_model(optimizer, model):
+    made = new_optimizer(model, TrainingConfig(optimizer=optimizer))
+    for group in made.param_groups:
+        group["lr"] = RATE
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 0.5)
+    made.step()
+    assert not any(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
+    made.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_model_without_parameters_is_refused(optimizer):
+    with pytest.raises(ValueError, match="at least 1 parameter, got Identity with 0"):
+        new_optimizer(torch.nn.Identity(), TrainingConfig(optimizer=optimizer))
+
+
 # --- what they do
 
 

@@ -23,6 +23,14 @@ def test_without_warmth_the_highest_scores_share_everything(temperature, dtype):
     assert probs.tolist() == [[0.0, 0.5, 0.0, 0.5], [0.0, 0.0, 1.0, 0.0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("cuts", [{}, {"temperature": 0.7}, {"top_p": 0.9}, {"min_p": 0.05}])
+def test_scores_in_half_the_precision_have_exact_probabilities(dtype, cuts):
+    logits = (10 * LOGITS).to(dtype)
+    exact = next_token_probs(logits.double(), **cuts)
+    assert_same(next_token_probs(logits, **cuts), exact.float(), 1e-5)
+
+
 @pytest.mark.parametrize("k", [1, 2, 9, 31, 50])
 def test_top_k_keeps_the_k_highest(k):
     filtered = top_k_filter(LOGITS, k)

@@ -16,7 +16,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_at_least_1
+from minitransformer.checks import check_at_least_1, check_causal
 
 __all__ = [
     "BlockMask",
@@ -60,7 +60,7 @@ def window_rule(size: int) -> MaskRule:
 
     Built in chapter 15. Paper: Beltagy et al. (2020), section 3.1.
     """
-    check_at_least_1("size", size)
+    check_at_least_1(size=size)
     return lambda query, key: (query - key).abs() < size
 
 
@@ -79,8 +79,8 @@ def dilated_rule(size: int, step: int) -> MaskRule:
 
     Built in chapter 15. Paper: Beltagy et al. (2020), section 3.1.
     """
-    check_at_least_1("size", size)
-    check_at_least_1("step", step)
+    check_at_least_1(size=size)
+    check_at_least_1(step=step)
     return lambda query, key: ((query - key).abs() < size * step) & ((query - key) % step == 0)
 
 
@@ -99,7 +99,7 @@ def strided_rule(stride: int) -> MaskRule:
 
     Built in chapter 15. Paper: Child et al. (2019), section 4.3.
     """
-    check_at_least_1("stride", stride)
+    check_at_least_1(stride=stride)
     return lambda query, key: (query // stride == key // stride) | (key % stride == stride - 1)
 
 
@@ -136,7 +136,7 @@ def random_rule(
 
     Built in chapter 15. Paper: Zaheer et al. (2020), section 2.
     """
-    check_at_least_1("block_size", block_size)
+    check_at_least_1(block_size=block_size)
     total = -(-num_positions // block_size)
     if not 0 <= num_blocks <= total:
         raise ValueError(
@@ -211,12 +211,9 @@ class BlockMask:
         block_size: int = 128,
         reach: int | None = None,
     ) -> None:
-        check_at_least_1("block_size", block_size)
+        check_at_least_1(block_size=block_size)
         num_keys = num_queries if num_keys is None else num_keys
-        if num_queries > num_keys:
-            raise ValueError(
-                f"num_queries must not exceed num_keys, got {num_queries} queries, {num_keys} keys"
-            )
+        check_causal(num_queries, num_keys)
         self.rule, self.block_size = rule, block_size
         self.num_queries, self.num_keys = num_queries, num_keys
         self.visible: list[list[tuple[int, bool]]] = []

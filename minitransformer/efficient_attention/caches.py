@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import Mask, scaled_dot_product_attention
-from minitransformer.checks import check_at_least_1
+from minitransformer.checks import check_at_least_1, check_axes
 
 __all__ = ["LatentAttention", "LatentCache", "QuantisedCache", "RollingCache"]
 
@@ -51,7 +51,7 @@ class RollingCache:
     def __init__(self, window: int, sinks: int = 4) -> None:
         if sinks < 0:
             raise ValueError(f"sinks must be at least 0, got {sinks}")
-        check_at_least_1("window", window)
+        check_at_least_1(window=window)
         self.window, self.sinks = window, sinks
         self.length = 0
 
@@ -162,7 +162,7 @@ class LatentAttention(nn.Module):
         d_latent: width of what is remembered, c.
 
     Raises:
-        ValueError: if `num_heads` does not divide `d_model`, or `d_latent` is below 1.
+        ValueError: if a size is below 1, or `num_heads` does not divide `d_model`.
 
     Example:
         >>> LatentAttention(12, num_heads=3, d_latent=5)(torch.randn(2, 7, 12)).shape
@@ -173,9 +173,9 @@ class LatentAttention(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int, d_latent: int) -> None:
         super().__init__()
-        if num_heads < 1 or d_model % num_heads:
+        check_at_least_1(d_model=d_model, num_heads=num_heads, d_latent=d_latent)
+        if d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
-        check_at_least_1("d_latent", d_latent)
         self.num_heads, self.d_k = num_heads, d_model // num_heads
         self.w_q = nn.Linear(d_model, d_model, bias=False)
         self.w_dkv = nn.Linear(d_model, d_latent, bias=False)
@@ -197,6 +197,7 @@ class LatentAttention(nn.Module):
         Returns:
             (b, n, d).
         """
+        check_axes(x=x)
         queries, latent = self.heads(self.w_q(x)), self.w_dkv(x)
         if cache is None:
             keys, values = self.heads(self.w_uk(latent)), self.heads(self.w_uv(latent))

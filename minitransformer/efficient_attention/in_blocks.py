@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitransformer.attention import Mask
-from minitransformer.checks import check_at_least_1, check_attention, check_values
+from minitransformer.checks import (
+    check_at_least_1,
+    check_attention,
+    check_causal,
+    check_mask,
+    check_values,
+    without_autocast,
+)
 from minitransformer.efficient_attention.block_mask import BlockMask, Visit, blocks
 
 __all__ = [
@@ -91,10 +98,11 @@ def flash_attention_with_lse(
     Built in chapter 15. Paper: Dao et al. (2022), algorithm 1.
     """
     check_values(key, value)
+    check_mask(mask, BlockMask)
     check_attention(query, key, mask if isinstance(mask, Tensor) else None)
-    check_at_least_1("block_size", block_size)
-    if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f"mask must be a boolean tensor, a BlockMask or 'causal', got {mask!r}")
+    check_at_least_1(block_size=block_size)
+    if isinstance(mask, str):
+        check_causal(query.size(-2), key.size(-2))
     if isinstance(mask, BlockMask) and (mask.num_queries, mask.num_keys) != (
         query.size(-2),
         key.size(-2),
@@ -204,7 +212,8 @@ class InBlocks(torch.autograd.Function):
         mask: Mask | BlockMask | None,
         block_size: int,
     ) -> tuple[Tensor, Tensor]:
-        output, lse = flash_forward(query, key, value, mask, block_size)
+        with without_autocast(query):
+            output, lse = flash_forward(query, key, value, mask, block_size)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.visited = mask, block_size
         return output, lse
@@ -213,7 +222,8 @@ class InBlocks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
         tensors = *ctx.saved_tensors, d_output, d_lse
-        return (*flash_backward(*tensors, *ctx.visited), None, None)
+        with without_autocast(d_output):
+            return (*flash_backward(*tensors, *ctx.visited), None, None)
 
 
 def visits(

@@ -12,12 +12,22 @@ Schlag et al. (2021), section 4; Yang et al. (2025).
 
 import math
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.checks import check_at_least_1, check_attention, check_values
+from minitransformer.attention import Mask, as_tensor
+from minitransformer.checks import (
+    check_at_least_1,
+    check_attention,
+    check_causal,
+    check_mask,
+    check_values,
+    without_autocast,
+)
 
 __all__ = [
     "delta_rule",
@@ -77,11 +87,27 @@ def softmax_features(directions: Tensor) -> Features:
     return features
 
 
+def at_least_float32(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute in float32 what comes in less: a sum over many positions must not be rounded."""
+
+    @wraps(attention)
+    def computed(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
+        check_values(key, value)
+        check_attention(query, key)
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        with without_autocast(query):
+            output = attention(query.to(dtype), key.to(dtype), value.to(dtype), *args, **options)
+        return output.to(query.dtype)
+
+    return computed
+
+
+@at_least_float32
 def linear_attention_of_all_pairs(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask | None = None,
     *,
     features: Features = elu_features,
 ) -> Tensor:
@@ -96,27 +122,27 @@ def linear_attention_of_all_pairs(
 
     Built in chapter 15. Paper: Katharopoulos et al. (2020), equation 4.
     """
-    check_values(key, value)
-    check_attention(query, key, mask)
+    allowed = as_tensor(mask, query, key)
+    check_attention(query, key, allowed)
     weights = features(query) @ features(key).mT
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0.0)
+    if allowed is not None:
+        weights = weights.masked_fill(~allowed, 0.0)
     return divided(weights @ value, weights.sum(-1, keepdim=True))
 
 
+@at_least_float32
 def linear_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask | None = None,
     *,
-    causal: bool = False,
     features: Features = elu_features,
     block_size: int = 64,
 ) -> Tensor:
     """`linear_attention_of_all_pairs` with sums instead of pairs.
 
-    Time O(n · m · e'), memory O(m · e') beside φ(Q), φ(K) and the output. With `causal` the pairs
+    Time O(n · m · e'), memory O(m · e') beside φ(Q), φ(K) and the output. With "causal" the pairs
     inside a block are written out: O(n · block_size · (m + e')) more time. There gradients keep the
     sums of each block, O(n · m · e' / block_size).
 
@@ -124,46 +150,44 @@ def linear_attention(
         query: (..., q, e), floating point.
         key: (..., k, e), the same dtype.
         value: (..., k, e'), the same dtype.
-        mask: boolean, of keys only, broadcastable to (..., 1, k); True = may be attended.
-        causal: whether a query sees no later key; there must be as many queries as keys.
+        mask: boolean, of keys only, broadcastable to (..., 1, k); True = may be attended. Or
+            "causal", for `causal_mask(q, k)`.
         features: φ, (..., n, e) to (..., n, m), not negative.
-        block_size: positions that are summed at once, with `causal`.
+        block_size: positions that are summed at once, with "causal".
 
     Returns:
         (..., q, e'); zeros for a query that sees no key.
 
     Raises:
         TypeError: if `mask` is not boolean.
-        ValueError: if shapes do not fit together, or the mask tells queries apart.
+        ValueError: if shapes do not fit, or the mask tells queries apart or has no known name.
 
     Example:
         >>> value = torch.tensor([[1.0], [3.0]])
-        >>> linear_attention(torch.zeros(2, 5), torch.zeros(2, 5), value, causal=True)
+        >>> linear_attention(torch.zeros(2, 5), torch.zeros(2, 5), value, "causal")
         tensor([[1.],
                 [2.]])
 
     Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 5, 6 and 9.
     """
-    check_values(key, value)
-    check_attention(query, key, mask)
-    check_at_least_1("block_size", block_size)
+    check_mask(mask)
+    check_at_least_1(block_size=block_size)
     asked, known = features(query), features(key)
-    if mask is not None:
+    if isinstance(mask, Tensor):
+        check_attention(query, key, mask)
         seen = torch.atleast_2d(mask)
         if seen.size(-2) > 1:
             raise ValueError(f"mask must be the same for all queries, got one for {seen.size(-2)}")
         known = known.masked_fill(~seen.mT, 0.0)
-    if not causal:
+    if not isinstance(mask, str):
         return divided(asked @ (known.mT @ value), asked @ known.sum(-2)[..., None])
-    if query.size(-2) != key.size(-2):
-        raise ValueError(
-            f"with causal=True there must be as many queries as keys, got {query.size(-2)} "
-            f"and {key.size(-2)}"
-        )
-    sums = known.new_zeros(known.size(-1), value.size(-1))
-    total = known.new_zeros(known.size(-1), 1)
+    check_causal(query.size(-2), key.size(-2))
+    before = key.size(-2) - query.size(-2)  # the queries are the last positions
+    sums = known[..., :before, :].mT @ value[..., :before, :]
+    total = known[..., :before, :].sum(-2)[..., None]
+    new = asked, known[..., before:, :], value[..., before:, :]
     outputs = []
-    for q, k, v in zip(*(x.split(block_size, -2) for x in (asked, known, value)), strict=True):
+    for q, k, v in zip(*(x.split(block_size, -2) for x in new), strict=True):
         weights = (q @ k.mT).tril()
         mixed, divisor = q @ sums + weights @ v, q @ total + weights.sum(-1, keepdim=True)
         outputs.append(divided(mixed, divisor))
@@ -191,7 +215,8 @@ def linear_attention_step(
         features: φ, (..., e) to (..., m), not negative.
 
     Returns:
-        The output (..., e'), and the state, which is sums (..., m, e') and (..., m).
+        The output (..., e'), and the state, which is sums (..., m, e') and (..., m), at least
+        float32.
 
     Example:
         >>> state = None
@@ -203,11 +228,14 @@ def linear_attention_step(
 
     Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 16 to 20.
     """
-    asked, known = features(query), features(key)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    asked, known = features(query.to(dtype)), features(key.to(dtype))
     pair = known[..., :, None] * value[..., None, :]
     sums, total = (pair, known) if state is None else (state[0] + pair, state[1] + known)
-    mixed = (asked[..., None, :] @ sums)[..., 0, :]
-    return divided(mixed, (asked * total).sum(-1, keepdim=True)), (sums, total)
+    with without_autocast(query):
+        mixed = (asked[..., None, :] @ sums)[..., 0, :]
+    output = divided(mixed, (asked * total).sum(-1, keepdim=True))
+    return output.to(query.dtype), (sums, total)
 
 
 def divided(mixed: Tensor, total: Tensor) -> Tensor:
@@ -215,6 +243,7 @@ def divided(mixed: Tensor, total: Tensor) -> Tensor:
     return mixed / total.masked_fill(total == 0, 1.0)
 
 
+@at_least_float32
 def delta_rule(
     query: Tensor,
     key: Tensor,
@@ -251,8 +280,6 @@ def delta_rule(
 
     Built in chapter 15. Papers: Schlag et al. (2021), section 4.2; Yang et al. (2025), equation 10.
     """
-    check_values(key, value)
-    check_attention(query, key)
     for name, gate in (("strength", strength), ("decay", decay)):
         if gate is not None and gate.shape != key.shape[:-1]:
             raise ValueError(

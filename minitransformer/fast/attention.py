@@ -1,14 +1,10 @@
 """Attention of all heads, by the kernel that is fastest where it runs."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.attention import Mask, scaled_dot_product_attention
+from minitransformer.attention import Mask
 from minitransformer.multi_head_attention import MultiHeadAttention
-
-SHORT = 64
-"""Keys up to which, in bfloat16 on a CPU, the formula is faster than the fused kernel."""
 
 
 def attend(
@@ -29,10 +25,6 @@ def attend(
     if core.backend != "sdpa" or is_grouped or has_extras:
         return attention.attend(queries, keys, values, mask)
     dropout = core.dropout if core.training else 0.0
-    if queries.dtype == torch.bfloat16 and on_cpu and keys.size(-2) <= SHORT:
-        return scaled_dot_product_attention(
-            queries, keys, values, mask, dropout=dropout, backend="reference"
-        )
     if mask is None or (isinstance(mask, Tensor) and on_cpu and bool(mask.any(dim=-1).all())):
         return F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout)
     return attention.attend(queries, keys, values, mask)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.published.vit_config import Rectangle, sides
 
 __all__ = ["PatchEmbedding"]
@@ -25,7 +26,7 @@ class PatchEmbedding(nn.Module):
         d_model: width, d.
 
     Raises:
-        ValueError: if patches do not fill a picture.
+        ValueError: if a size is below 1, or patches do not fill a picture.
 
     Example:
         >>> embed = PatchEmbedding(Rectangle(6, 8), patch_size=2, num_channels=3, d_model=10)
@@ -43,6 +44,7 @@ class PatchEmbedding(nn.Module):
         d_model: int,
     ) -> None:
         super().__init__()
+        check_at_least_1(num_channels=num_channels, d_model=d_model)
         self.patch_size, self.image_size = sides(patch_size), sides(image_size)
         rows, columns = self.grid(*self.image_size)
         self.projection = nn.Conv2d(num_channels, d_model, self.patch_size, stride=self.patch_size)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.dropout import Dropout
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder
 from minitransformer.feed_forward import FeedForward
@@ -72,8 +73,8 @@ class RelativePositionBias(nn.Module):
         bidirectional: see `position_buckets`; False for a decoder.
 
     Raises:
-        ValueError: if there are too few buckets for two halves, or `max_distance` is not beyond
-            the distances that have a bucket each.
+        ValueError: if `num_heads` is below 1, there are too few buckets for two halves, or
+            `max_distance` is not beyond the distances that have a bucket each.
 
     Example:
         >>> bias = RelativePositionBias(2, num_buckets=8, max_distance=10)
@@ -92,6 +93,7 @@ class RelativePositionBias(nn.Module):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
+        check_at_least_1(num_heads=num_heads)
         fewest = 4 if bidirectional else 2
         if num_buckets < fewest:
             raise ValueError(f"num_buckets must be at least {fewest}, got {num_buckets}")

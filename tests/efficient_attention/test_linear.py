@@ -62,14 +62,14 @@ def test_sums_equal_pairs(features, padded, q, k):
 
 @each_length
 @each_features
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("before", [0, 4])
 @pytest.mark.parametrize("block_size", [1, 3, 64])
-def test_sums_over_prefixes_equal_pairs_with_a_causal_mask(n, features, padded, block_size):
-    tensors, mask = inputs(n, n), padding(n) if padded else None
-    both = causal_mask(n) if mask is None else causal_mask(n) & mask
+def test_sums_over_prefixes_equal_pairs_with_a_causal_mask(n, features, before, block_size):
+    tensors = inputs(n, before + n)
+    mask = causal_mask(n, before + n)
     assert_same_with_gradients(
-        linear_attention(*tensors, mask, causal=True, features=features, block_size=block_size),
-        linear_attention_of_all_pairs(*tensors, both, features=features),
+        linear_attention(*tensors, "causal", features=features, block_size=block_size),
+        linear_attention_of_all_pairs(*tensors, mask, features=features),
         tensors,
     )
 
@@ -83,7 +83,7 @@ def test_one_step_after_the_other_gives_the_same(n, features):
         step = query[..., i, :], key[..., i, :], value[..., i, :]
         output, state = linear_attention_step(*step, state, features=features)
         outputs.append(output)
-    whole = linear_attention(*tensors, causal=True, features=features)
+    whole = linear_attention(*tensors, "causal", features=features)
     assert_same_with_gradients(torch.stack(outputs, dim=-2), whole, tensors)
     assert state[0].shape[:2] == (B, H)
     assert state[0][0, 0].numel() == features(query).size(-1) * V  # whatever the length
@@ -91,11 +91,11 @@ def test_one_step_after_the_other_gives_the_same(n, features):
 
 def test_no_peeking():
     tensors = [x.detach().clone() for x in inputs(9, 9)]
-    before = linear_attention(*tensors, causal=True, block_size=4)
+    before = linear_attention(*tensors, "causal", block_size=4)
     for x in tensors:
         x[..., 5:, :] = 100.0
     assert torch.equal(
-        linear_attention(*tensors, causal=True, block_size=4)[..., :5, :], before[..., :5, :]
+        linear_attention(*tensors, "causal", block_size=4)[..., :5, :], before[..., :5, :]
     )
 
 
@@ -156,17 +156,13 @@ def test_delta_rule_replaces_where_sums_only_add():
     value = torch.tensor([[1.0], [2.0], [7.0], [4.0]])
     replaced = delta_rule(key, key, value, torch.ones(4))
     assert replaced.flatten().tolist() == [1, 2, 7, 4]
-    added = linear_attention(key, key, value, causal=True, features=lambda x: x)
+    added = linear_attention(key, key, value, "causal", features=lambda x: x)
     assert added[2].item() == 4  # the mean of 1 and 7
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda q, k, v: linear_attention(q, k, v, causal=True),
-            "as many queries as keys, got 5 and 7",
-        ),
         (lambda q, k, v: linear_attention(q, k, v, torch.ones(5, 7) > 0), "one for 5"),
         (lambda q, k, v: linear_attention(q, k, v[..., :6, :]), "got 7 and 6"),
         (lambda q, k, v: delta_rule(k, k, v, torch.ones(7)), r"shape \(2, 3, 7\), got \(7,\)"),
