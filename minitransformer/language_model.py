@@ -48,6 +48,40 @@ def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
     return torch.tensor([index for row in rows for index in row])
 
 
+def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -> list[int]:
+    """Where the rows of an epoch begin in a stream, in the order in which they are read.
+
+    They begin a context apart, from a random place on, and after the last place at the first again:
+    so in the long run a row begins everywhere as often.
+
+    Args:
+        num_tokens: the length of the stream, n.
+        context_length: tokens that the model sees at once.
+        seed: the seed of the training run.
+        epoch: which pass over the data.
+
+    Raises:
+        ValueError: if the stream is too short for a row.
+
+    Example:
+        >>> sorted(row_starts(30, 9, seed=0, epoch=0))
+        [8, 20]
+
+    Built in chapter 10.
+    """
+    num_rows, num_places = num_tokens // context_length - 1, num_tokens - context_length
+    if num_rows < 1:
+        raise ValueError(
+            f"a stream of {num_tokens} tokens is too short for context_length={context_length}: "
+            f"at least {2 * context_length} are needed"
+        )
+    generator = random.Random(f"stream {seed} {epoch}")
+    first = generator.randrange(num_places)
+    starts = [(first + row * context_length) % num_places for row in range(num_rows)]
+    generator.shuffle(starts)
+    return starts
+
+
 def stream_batches(
     stream: Tensor, batch_size: int, context_length: int, *, seed: int, epoch: int
 ) -> list[Tensor]:
@@ -81,18 +115,9 @@ def stream_batches(
             "batch_size and context_length must be at least 1, "
             f"got {batch_size} and {context_length}"
         )
-    num_rows = (len(stream) - context_length) // context_length
-    if num_rows < 1:
-        raise ValueError(
-            f"a stream of {len(stream)} tokens is too short for context_length={context_length}: "
-            f"at least {2 * context_length} are needed"
-        )
-    generator = random.Random(f"stream {seed} {epoch}")
-    start = generator.randrange(len(stream) - num_rows * context_length)
-    rows = stream[start:].unfold(0, context_length + 1, context_length)[:num_rows]
-    order = list(range(num_rows))
-    generator.shuffle(order)
-    return list(rows[torch.tensor(order)].split(batch_size))
+    starts = row_starts(len(stream), context_length, seed=seed, epoch=epoch)
+    rows = stream.unfold(0, context_length + 1, 1)[torch.tensor(starts)]
+    return list(rows.split(batch_size))
 
 
 class LanguageModelTrainer(Trainer):

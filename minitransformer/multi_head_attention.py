@@ -74,9 +74,8 @@ class MultiHeadAttention(nn.Module):
         backend: Backend = "sdpa",
     ) -> None:
         super().__init__()
-        check_at_least_1(
-            d_model=d_model, num_heads=num_heads, d_k=d_k, num_kv_heads=num_kv_heads, max_len=max_len
-        )
+        check_at_least_1(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        check_at_least_1(d_k=d_k, max_len=max_len)
         if d_k is None and d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads

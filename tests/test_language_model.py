@@ -1,6 +1,7 @@
 """Language models train with the same trainer, and bits per character are what they say."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from minitransformer import (
     token_stream,
 )
 from minitransformer.inference import evaluating
+from minitransformer.language_model import row_starts
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +219,23 @@ def test_each_place_of_the_stream_is_a_target_sooner_or_later():
         for token in batch[:, 1:].flatten().tolist()
     }
     assert seen == set(STREAM[1:].tolist())
+
+
+@pytest.mark.parametrize(("length", "context_length"), [(200, 9), (180, 9), (197, 9), (41, 20)])
+def test_rows_begin_everywhere_as_often(length, context_length):
+    epochs, places = 6000, length - context_length
+    begins = Counter(
+        start
+        for epoch in range(epochs)
+        for start in row_starts(length, context_length, seed=7, epoch=epoch)
+    )
+    num_rows = length // context_length - 1
+    assert sum(begins.values()) == epochs * num_rows
+    share = num_rows / places  # of the epochs have a row that begins at this place
+    spread = math.sqrt(epochs * share * (1 - share))
+    counts = [begins[place] for place in range(places)]
+    assert set(begins) == set(range(places))
+    assert max(abs(count - epochs * share) for count in counts) < 4.5 * spread
 
 
 @pytest.mark.parametrize(

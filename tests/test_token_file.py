@@ -107,7 +107,7 @@ def test_text_that_is_none_leaves_no_folder(tmp_path):
 def test_file_too_short_is_told(folder):
     model, count = letters_trainer().model, len(TokenFile(folder).tokens)
     config = TrainingConfig(context_length=count)
-    with pytest.raises(ValueError, match=f"a file of {count} tokens is too short for .*={count}"):
+    with pytest.raises(ValueError, match=f"a stream of {count} tokens is too short for .*={count}"):
         TokenFileTrainer(model, TokenFile(folder), config)
 
 

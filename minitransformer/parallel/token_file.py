@@ -7,7 +7,6 @@ lowest first; `tokenizer.json`; and `about.json`, which has their number, size a
 import hashlib
 import json
 import os
-import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, cast
@@ -19,7 +18,7 @@ from torch import Tensor
 from minitransformer.checks import texts_of
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
-from minitransformer.language_model import LanguageModelTrainer
+from minitransformer.language_model import LanguageModelTrainer, row_starts
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 
@@ -194,20 +193,6 @@ class TokenFileTrainer(LanguageModelTrainer):
 
     def epoch(self, epoch: int) -> Any:
         """The batches of one pass over the data, those of `stream_batches`."""
-        size, context, seed = (
-            self.config.rows_of_text(),
-            self.config.context_length,
-            self.config.seed,
-        )
-        tokens = self.file.tokens
-        num_rows = (len(tokens) - context) // context
-        if num_rows < 1:
-            raise ValueError(
-                f"a file of {len(tokens)} tokens is too short for context_length={context}: "
-                f"at least {2 * context} are needed"
-            )
-        generator = random.Random(f"stream {seed} {epoch}")
-        start = generator.randrange(len(tokens) - num_rows * context)
-        starts = list(range(start, start + num_rows * context, context))
-        generator.shuffle(starts)
-        return RowsOfFile(tokens, starts, context + 1, size)
+        tokens, config = self.file.tokens, self.config
+        starts = row_starts(len(tokens), config.context_length, seed=config.seed, epoch=epoch)
+        return RowsOfFile(tokens, starts, config.context_length + 1, config.rows_of_text())
