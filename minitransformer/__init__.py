@@ -67,24 +67,22 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `tokenization`, `words` | 1 | text to integers: characters, words |
 | `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
 | `merging`, `tokenizer_file` | 1 | the loops that learn and apply merges; a tokenizer's file |
-| `embeddings` | 2 | token embedding, output projection |
-| `positional_encoding`, `rotary` | 3 | sinusoidal, learned, ALiBi; rotary positions |
+| `embeddings`, `positional_encoding`, `rotary` | 2, 3 | of tokens; of positions: four kinds |
 | `attention` | 4 | masks, scaled dot-product attention |
 | `checks` | 3, 4, 9 | what does not fit together is refused |
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
 | `multi_head_attention` | 5 | several attentions side by side |
 | `feed_forward` | 6 | the position-wise network |
 | `dropout`, `layer_norm` | 7 | dropout; layer normalisation, residual connections |
-| `encoder_decoder` | 8 | layers and their stacks |
-| `config`, `transformer` | 8 | the configuration of a model; the whole model |
+| `encoder_decoder`, `config`, `transformer` | 8 | stacks of layers; settings; the whole model |
 | `data`, `training` | 9 | examples and batches; loss, schedules, settings |
-| `trainer`, `optimizers`, `muon`, `evaluation` | 9 | the loop; what moves a weight; what ends it |
+| `trainer`, `progress`, `evaluation` | 9 | the loop; what it shows; what ends it |
+| `optimizers`, `muon` | 9 | what moves a weight |
 | `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
 | `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
-| `sampling`, `logits_processors` | 10 | temperature, top-k, top-p; penalties, forbidden tokens |
-| `beam_search` | 10 | beam search |
+| `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
 | `inference` | 10 | translating and writing with a trained model |
 | `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
 | `planner`, `counting` | 18 | what a training takes: operations, memory, time, money |
@@ -95,12 +93,14 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `published` | | a room: what their files hold |
 | `parallel` | | a room: training on many processes, by PyTorch's engine |
-| `export` | | a room: to CTranslate2, ONNX, torch.export and transformers |
-| `fast` | | a room: packed training steps, decoding around the modules, cheaper dropout |
+| `export`, `fast` | | rooms: to other engines; packed training, decoding around the modules |
 
 Masks are boolean and True means "may attend", everywhere.
 """
 
+from minitransformer import _program as _program  # before what takes its time
+
+# isort: split
 from minitransformer import efficient_attention as efficient_attention
 from minitransformer import export as export
 from minitransformer import models as models

@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 
-from minitransformer import export, parallel
+from minitransformer import __version__, export, parallel
 from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.checkpoint import load_model, load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.evaluation import exact_match
+from minitransformer.files import new_folder
 from minitransformer.inference import translate
+from minitransformer.parallel.token_file import read_once
 from minitransformer.tasks.jobs import JOBS, RECIPES, Job
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
@@ -37,6 +39,7 @@ ENGINES: dict[str, Callable[..., None]] = {
     "transformers": export.to_transformers,
 }
 NUMBER_WORDS = "number-words"  # the main job
+OF_MANY = ("parts", "recompute", "compile", "time_limit")  # options of `train_together` alone
 
 
 def train(args: argparse.Namespace) -> None:
@@ -46,7 +49,16 @@ def train(args: argparse.Namespace) -> None:
         args.checkpoint = Path(f"{'language-model' if args.tokens else args.task}.safetensors")
     shares = args.checkpoint.with_suffix(".shares")
     # With RANK torchrun has started this and other processes; shares are of processes before it.
-    if args.parallel or args.tokens or "RANK" in os.environ or shares.exists():
+    together = args.parallel or args.tokens or "RANK" in os.environ or shares.exists()
+    if args.tokens and args.recipe is not None:
+        raise ValueError(f"--recipe {args.recipe} is for a --task: --tokens has no recipe")
+    idle = [f"--{name}" for name in OF_MANY if getattr(args, name) is not None]
+    if idle and not together:
+        raise ValueError(
+            f"{' '.join(idle).replace('_', '-')} would have no effect on one process by itself: "
+            "give --parallel too, or start it with torchrun"
+        )
+    if together:
         model, tokenizers = train_together(args, shares)
     else:
         trainer = begun_trainer(args, args.device)
@@ -68,14 +80,17 @@ def train(args: argparse.Namespace) -> None:
 
 def job_of(args: argparse.Namespace) -> Job:
     """The task of the command, trained as its recipe says."""
-    return RECIPES[args.recipe][args.task]
+    return RECIPES[args.recipe or "usual"][args.task]
 
 
 def settings(args: argparse.Namespace) -> TrainingConfig:
     """How the job is trained, as far as the command says nothing else."""
     own = {} if args.tokens else job_of(args).settings
     given = {"seed": args.seed, "precision": args.precision}
-    return TrainingConfig(**(own | given | ({} if args.steps is None else {"steps": args.steps})))
+    if args.steps is not None:  # fewer than the warm-up may be asked for: it shrinks with them
+        warmup = own.get("warmup_steps", TrainingConfig.warmup_steps)
+        given |= {"steps": args.steps, "warmup_steps": min(warmup, max(1, args.steps // 4))}
+    return TrainingConfig(**(own | given))
 
 
 def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Trainer:
@@ -116,14 +131,14 @@ def new_language_model_trainer(
 
 def train_together(args: argparse.Namespace, shares: Path) -> tuple[Any, dict[str, Tokenizer]]:
     """Train in all processes; the first one gets the model that comes out, the others None."""
-    with parallel.join_processes(args.device, time_limit=args.time_limit) as processes:
+    with parallel.join_processes(args.device, time_limit=args.time_limit or 600.0) as processes:
         trainer = parallel.ParallelTrainer(
             begun_trainer(args, processes.device),
             processes,
             args.parallel or "ddp",
             parts=args.parts,
-            recompute=args.recompute,
-            compiled=args.compile,
+            recompute=bool(args.recompute),
+            compiled=bool(args.compile),
         )
         trainer.fit(shares)
     if is_another_process():
@@ -172,11 +187,15 @@ def translate_texts(args: argparse.Namespace) -> None:
 
 def write_tokens(args: argparse.Namespace) -> None:
     """Write the tokens of text files, which blank lines part, and say how many there are."""
-    if args.tokenizer is None:
-        tokenizer: Tokenizer = BPETokenizer.train(parallel.paragraphs(args.text), args.vocab_size)
-    else:
-        tokenizer = Tokenizer.load(args.tokenizer)
-    parallel.write_tokens(parallel.paragraphs(args.text), tokenizer, args.folder)
+    if args.tokenizer is not None and args.vocab_size is not None:
+        raise ValueError("--vocab-size is for a new tokenizer: the one of --tokenizer has its own")
+    with new_folder(args.folder) as unfinished, read_once(args.text) as texts:
+        if args.tokenizer is None:
+            size = 1000 if args.vocab_size is None else args.vocab_size
+            tokenizer: Tokenizer = BPETokenizer.train(texts(), size)
+        else:
+            tokenizer = Tokenizer.load(args.tokenizer)
+        parallel.write_tokens(texts(), tokenizer, unfinished)
     number = len(parallel.TokenFile(args.folder).tokens)
     print(f"{args.folder}: {number} tokens of a vocabulary of {tokenizer.vocab_size}")
 
@@ -198,6 +217,7 @@ def parser() -> argparse.ArgumentParser:
     main_parser = argparse.ArgumentParser(
         prog="minitransformer", description="Number words, English to German, by a Transformer."
     )
+    main_parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = main_parser.add_subparsers(required=True, metavar="command")
     train_parser = commands.add_parser(
         "train", help="train a model; started again, it goes on where it was stopped"
@@ -208,9 +228,13 @@ def parser() -> argparse.ArgumentParser:
         "--tokens", type=Path, metavar="FOLDER", help="train a language model on these instead"
     )
     train_parser.add_argument(
-        "--recipe", choices=RECIPES, default="usual", help="fast: what chapter 16 found"
+        "--recipe", choices=RECIPES, help="fast: what chapter 16 found; usual if left out"
     )
-    train_parser.add_argument("--steps", type=int, help="as many as the task needs if left out")
+    train_parser.add_argument(
+        "--steps",
+        type=int,
+        help="as many as the task needs if left out; at most a quarter of them warm up",
+    )
     train_parser.add_argument("--seed", type=int, default=TrainingConfig.seed)
     train_parser.add_argument(
         "--precision", choices=("fp32", "bf16"), default=TrainingConfig.precision
@@ -223,17 +247,22 @@ def parser() -> argparse.ArgumentParser:
     )
     many.add_argument("--parts", type=int, help="of a batch; as many as processes, or a multiple")
     many.add_argument(
-        "--recompute", action="store_true", help="compute layers again to keep less in memory"
+        "--recompute",
+        action="store_true",
+        default=None,
+        help="compute layers again to keep less in memory",
     )
-    many.add_argument("--compile", action="store_true", help="have PyTorch compile the layers")
     many.add_argument(
-        "--time-limit", type=float, default=600.0, help="seconds to wait for another process"
+        "--compile", action="store_true", default=None, help="have PyTorch compile the layers"
+    )
+    many.add_argument(
+        "--time-limit", type=float, help="seconds to wait for another process; 600 if left out"
     )
     train_parser.set_defaults(run=train)
     tokens_parser = commands.add_parser("tokens", help="write the tokens of text files")
     tokens_parser.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
     tokens_parser.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
-    tokens_parser.add_argument("--vocab-size", type=int, default=1000, help="of a new tokenizer")
+    tokens_parser.add_argument("--vocab-size", type=int, help="of a new tokenizer; usually 1000")
     tokens_parser.add_argument("--tokenizer", type=Path, help="the file of one, instead")
     tokens_parser.set_defaults(run=write_tokens)
     translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
@@ -254,15 +283,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; bad input ends it with one line on stderr and exit status 1."""
-    args = parser().parse_args(arguments)
+    args = None
     try:
+        args = parser().parse_args(arguments)
         args.run(args)
     except (ImportError, ValueError, OSError, FloatingPointError) as error:
         # What can only happen to all of them together, the first process says alone.
         by_all = isinstance(error, FloatingPointError | InterruptedError)
         sys.exit(1 if by_all and is_another_process() else f"minitransformer: {error}")
     except KeyboardInterrupt:
-        sys.exit("\nminitransformer: stopped; the same command goes on from the last checkpoint")
+        goes_on = "; the same command goes on from the last checkpoint"
+        sys.exit(f"\nminitransformer: stopped{goes_on if args and args.run is train else ''}")
 
 
 if __name__ == "__main__":

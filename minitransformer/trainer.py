@@ -37,6 +37,7 @@ from minitransformer.dropout import drawing_from
 from minitransformer.evaluation import EarlyStopping
 from minitransformer.optimizers import copy_with, move_average, new_optimizer
 from minitransformer.pretrained import check_tokenizers
+from minitransformer.progress import progress_of
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
@@ -154,7 +155,8 @@ class Trainer:
             checkpoint_every: steps between two saves.
             stopping: when to end before that, and where to keep the best state. The model here
                 is the last one; `resume` and `load_translator` read the best.
-            progress: whether to draw a progress bar.
+            progress: whether to draw a progress bar; where stderr is no terminal and no notebook,
+                a line for every tenth of the steps.
 
         Returns:
             The history, which has for each step its loss (nats), learning rate and gradient norm.
@@ -168,8 +170,6 @@ class Trainer:
                 a name that every step has, or not the one that `stopping` watches; if another
                 training writes to `checkpoint`, or the best is to go there too.
         """
-        from tqdm import tqdm
-
         if min(evaluate_every, checkpoint_every) < 1:
             raise ValueError(
                 "evaluate_every and checkpoint_every must be at least 1, "
@@ -180,8 +180,12 @@ class Trainer:
             stopping.check(evaluate, checkpoint)
         until = self.config.steps if until is None else min(until, self.config.steps)
         cuda_devices = [self.device] if self.device.type == "cuda" else []
-        bar = tqdm(initial=self.step, total=until, disable=not progress, unit="step")
-        with sole_writer(checkpoint), sole_writer(best), bar, torch.random.fork_rng(cuda_devices):
+        with (
+            sole_writer(checkpoint),
+            sole_writer(best),
+            torch.random.fork_rng(cuda_devices),
+            progress_of(self.step, until, shown=progress) as show,
+        ):
             for batch in self.batches():
                 # First what the last step asks for: where it was interrupted, it is made up for.
                 row, step, ends = self.history[-1] if self.history else {}, self.step, False
@@ -196,11 +200,10 @@ class Trainer:
                 ends = ends or step >= until
                 if checkpoint and row and (ends or step % checkpoint_every == 0):
                     self.save(checkpoint)
-                bar.set_postfix({k: f"{v:.3g}" for k, v in row.items() if k != "step"})
+                show(step, row)
                 if ends:
                     break
                 self.train_step(batch)
-                bar.update()
         return self.history
 
     def seed(self, step: int, part: int = 0) -> None:

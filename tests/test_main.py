@@ -1,15 +1,20 @@
 """The command line translates and trains, and answers bad input with one line."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from shutil import rmtree
+from threading import Thread
 
 import pytest
 import torch
 from helpers import SMALL_JOB, TEXTS, can_export, copying_trainer
 
+import minitransformer as mt
 import minitransformer.__main__ as command_line
 from minitransformer import (
     TrainingConfig,
@@ -25,7 +30,7 @@ from minitransformer.tasks import jobs
 
 pytestmark = pytest.mark.slow
 
-STEPS = 103  # more than the warm-up of the command line's settings
+STEPS = 103
 
 
 @pytest.fixture
@@ -176,8 +181,8 @@ def test_training_saves_and_reports_every_split(capsys, tmp_path):
 
 @pytest.mark.usefixtures("small_job")
 def test_training_goes_on_after_the_last_checkpoint(capsys, tmp_path):
-    stopped = copying_trainer(STEPS, batch_size=128, warmup_steps=100, seed=0)
-    assert stopped.config == TrainingConfig(steps=STEPS)
+    stopped = copying_trainer(STEPS, batch_size=128, warmup_steps=STEPS // 4, seed=0)
+    assert stopped.config == TrainingConfig(steps=STEPS, warmup_steps=STEPS // 4)
     path = tmp_path / "model.safetensors"
     stopped.history = [{"step": STEPS - 2, "loss": 1.5}]
     stopped.save(path)
@@ -195,7 +200,7 @@ def test_training_goes_on_after_the_last_checkpoint(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        (["--steps", "400"], f"steps={STEPS}, not 400"),
+        (["--steps", "104"], f"steps={STEPS}, not 104, warmup_steps=25, not 26"),
         (["--steps", str(STEPS), "--seed", "3"], "seed=0, not 3"),
         (
             ["--steps", str(STEPS), "--precision", "bf16", "--seed", "3"],
@@ -205,7 +210,7 @@ def test_training_goes_on_after_the_last_checkpoint(capsys, tmp_path):
 )
 def test_other_settings_on_resuming_are_refused(capsys, tmp_path, options, difference):
     path = tmp_path / "model.safetensors"
-    copying_trainer(STEPS, batch_size=128, warmup_steps=100, seed=0).save(path)
+    copying_trainer(STEPS, batch_size=128, warmup_steps=25, seed=0).save(path)
     content = path.read_bytes()
     message = fails(capsys, "train", *options, "--checkpoint", path)
     assert f"{path} was trained with {difference}; give the same settings" in message
@@ -216,7 +221,7 @@ def test_other_settings_on_resuming_are_refused(capsys, tmp_path, options, diffe
     ("steps", "message"),
     [
         ("0", "steps must be at least 1, got 0"),
-        ("100", "warmup_steps must be below steps, got 100 and 100"),
+        ("1", "warmup_steps must be below steps, got 1 and 1"),
     ],
 )
 def test_bad_settings_are_refused(capsys, tmp_path, steps, message):
@@ -255,7 +260,92 @@ def test_whatever_stops_training_is_told_in_a_line(monkeypatch, tmp_path, error,
     assert caught.value.code.startswith(message)
 
 
+@pytest.mark.usefixtures("small_job")
+@pytest.mark.parametrize(("steps", "warmup"), [(2, 1), (50, 12), (103, 25), (399, 99), (400, 100)])
+def test_warm_up_shrinks_with_the_steps(tmp_path, monkeypatch, steps, warmup):
+    configs = []
+    monkeypatch.setattr(command_line.Trainer, "fit", lambda self, **_: configs.append(self.config))
+    path = str(tmp_path / "model.safetensors")
+    main(["train", "--steps", str(steps), "--checkpoint", path, "--device", "cpu"])
+    assert [(config.steps, config.warmup_steps) for config in configs] == [(steps, warmup)]
+    assert command_line.JOBS["number-words"].settings == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--compile"], "--compile would have no effect"),
+        (["--parts", "0"], "--parts would have no effect"),
+        (["--recompute", "--time-limit", "5"], "--recompute --time-limit would have no effect"),
+        (["--tokens", "nowhere", "--recipe", "fast"], "--recipe fast is for a --task"),
+    ],
+)
+def test_options_without_effect_are_refused(capsys, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, "train", "--device", "cpu", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- tokens
+
+
+TEXT = "one two\n\n" * 40 + "ten"
+MADE_OF = {
+    "empty": (b"", "there is no text in .*text"),
+    "blank lines": (b"\n \n\xef\xbb\xbf"[:4], "there is no text in .*text"),
+    "Latin-1": (
+        "eins\n\nzwölf".encode("latin-1"),
+        "text is not UTF-8: byte 0xf6 in line 3, column 3",
+    ),
+    "UTF-16": ("one".encode("utf-16"), "text is not UTF-8: byte 0xff in line 1, column 1"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), MADE_OF.values(), ids=MADE_OF.keys())
+def test_what_is_no_text_is_refused_and_leaves_no_folder(capsys, tmp_path, content, message):
+    (tmp_path / "text").write_bytes(content)
+    (tmp_path / "good").write_text(TEXT)
+    told = fails(capsys, "tokens", tmp_path / "text", "--to", tmp_path / "to")
+    assert re.search(message, told)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "good"}
+    main(["tokens", str(tmp_path / "good"), "--to", str(tmp_path / "to"), "--vocab-size", "262"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes")
+@pytest.mark.parametrize("given", [False, True], ids=["new tokenizer", "tokenizer given"])
+def test_pipe_is_read_as_a_file_is(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a few words\n\nof a file")
+    Path("b.txt").write_text(TEXT)
+    os.mkfifo("pipe")
+    options = ["--vocab-size", "280"]
+    main(["tokens", "a.txt", "b.txt", "--to", "first", *options])
+    if given:
+        options = ["--tokenizer", "first/tokenizer.json"]
+    found = []
+    for second in ("b.txt", "pipe"):
+        if second == "pipe":
+            Thread(target=Path("pipe").write_text, args=[TEXT]).start()
+        main(["tokens", "a.txt", second, "--to", f"of {second}", *options])
+        file = parallel.TokenFile(f"of {second}")
+        found.append((file.tokens.tolist(), file.tokenizer.decode(file.tokens.tolist())))
+    assert found[0] == found[1]
+    assert found[0][1].endswith("ten")
+
+
+def test_byte_order_mark_is_no_token(capsys, tmp_path):
+    for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig")):
+        (tmp_path / name).write_text(TEXT, encoding=encoding)
+        main(["tokens", str(tmp_path / name), "--to", str(tmp_path / f"{name}.tokens")])
+    tokens = [
+        parallel.TokenFile(tmp_path / f"{name}.tokens").tokens for name in ("plain", "marked")
+    ]
+    assert tokens[0].tolist() == tokens[1].tolist()
+
+
+def test_size_of_a_given_tokenizer_is_its_own(capsys, tmp_path):
+    options = ["--to", "to", "--tokenizer", "tokenizer.json", "--vocab-size", "300"]
+    assert "--vocab-size is for a new tokenizer" in fails(capsys, "tokens", "text", *options)
 
 
 def test_tokens_of_files_train_a_language_model(capsys, tmp_path):
@@ -309,6 +399,35 @@ def test_wrong_usage_shows_the_usage(capsys, arguments):
         main(arguments)
     assert caught.value.code == 2
     assert "usage: minitransformer" in capsys.readouterr().err
+
+
+def test_version_is_said(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (
+        0,
+        f"minitransformer {mt.__version__}\n",
+    )
+
+
+PRESS = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
+@pytest.mark.parametrize("installed", [False, True], ids=["-m", "installed"])
+def test_interrupt_while_it_loads_is_one_line(tmp_path, installed):
+    (tmp_path / "torch.py").write_text(PRESS)  # Ctrl-C, as soon as PyTorch is asked for
+    (tmp_path / "minitransformer").write_text("from minitransformer.__main__ import main\nmain()")
+    program = [str(tmp_path / "minitransformer")] if installed else ["-m", "minitransformer"]
+    path = os.pathsep.join([str(tmp_path), str(Path(mt.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, *program, "train"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert (done.stdout, done.stderr) == ("", "\nminitransformer: stopped\n")
+    assert done.returncode == -signal.SIGINT
 
 
 def test_module_runs_as_a_program(tmp_path):

@@ -7,8 +7,11 @@ lowest first; `tokenizer.json`; and `about.json`, which has their number, size a
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self, cast
 
 import numpy as np
@@ -30,6 +33,11 @@ TOKENS, TOKENIZER, ABOUT = "tokens.bin", "tokenizer.json", "about.json"
 def paragraphs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
     """The texts of some files, which blank lines part, one after the other.
 
+    Each file is read once, so it may be a pipe. A byte-order mark at its beginning is no text.
+
+    Raises:
+        ValueError: if a file is not UTF-8.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,8 +47,13 @@ def paragraphs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
     """
     for path in paths:
         lines: list[str] = []
-        with open(path, encoding="utf-8") as file:
-            for line in file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            for number, line in enumerate(file, 1):
+                if wrong := re.search("[\udc80-\udcff]", line):  # so a byte of no UTF-8 is read
+                    raise ValueError(
+                        f"{path} is not UTF-8: byte 0x{ord(wrong[0]) - 0xDC00:02x} in line "
+                        f"{number}, column {wrong.start() + 1}"
+                    )
                 if line.strip():
                     lines.append(line.rstrip("\n"))
                 elif lines:
@@ -48,6 +61,39 @@ def paragraphs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
                     lines = []
         if lines:
             yield "\n".join(lines)
+
+
+@contextmanager
+def read_once(
+    paths: Iterable[str | os.PathLike[str]],
+) -> Iterator[Callable[[], Iterator[str]]]:
+    """A function that gives the `paragraphs` of files as often as it is called, from a copy.
+
+    A pipe has its text once, but to train a tokenizer and to use it takes two readings.
+
+    Raises:
+        ValueError: if there is no text in them, or a file is not UTF-8.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.txt").write_text("one\\n\\ntwo")
+        ...     with read_once([f"{folder}/a.txt"]) as texts:
+        ...         list(texts()), list(texts())
+        (['one', 'two'], ['one', 'two'])
+    """
+    paths = list(paths)
+    with TemporaryFile("w+", encoding="utf-8") as copy:
+        for text in paragraphs(paths):
+            copy.write(json.dumps(text) + "\n")
+        if not copy.tell():
+            raise ValueError(f"there is no text in {', '.join(map(str, paths))}")
+
+        def texts() -> Iterator[str]:
+            copy.seek(0)
+            return map(json.loads, copy)
+
+        yield texts
 
 
 def write_tokens(

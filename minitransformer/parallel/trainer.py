@@ -34,6 +34,7 @@ from minitransformer.parallel.layers import compile_layers, compute_again, full,
 from minitransformer.parallel.parts import LossOf, check_parts, check_recipe
 from minitransformer.parallel.processes import Processes
 from minitransformer.pretrained import named_weights
+from minitransformer.progress import progress_of
 from minitransformer.trainer import Trainer
 
 __all__ = ["ParallelTrainer"]
@@ -206,7 +207,8 @@ class ParallelTrainer:
             folder: where to save to every `checkpoint_every` steps and at the end; it is made.
             until: the step to stop at.
             checkpoint_every: steps between two saves.
-            progress: whether the first process draws a progress bar.
+            progress: whether the first process draws a progress bar, or writes lines, as in
+                `Trainer.fit`.
 
         Returns:
             The history, the same in all processes.
@@ -219,8 +221,6 @@ class ParallelTrainer:
             ValueError: if `checkpoint_every` is below 1, others train in the folder, or what is
                 there is damaged, of another training, or in parts that cannot be shared evenly.
         """
-        from tqdm import tqdm
-
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
         trainer, processes = self.trainer, self.processes
@@ -232,9 +232,8 @@ class ParallelTrainer:
                 with processes.waiting("beginning"):
                     stack.enter_context(sole_training(place, processes))
                     self.go_on(place)
-            quiet = not (progress and processes.is_first)
-            bar = tqdm(initial=self.step, total=until, disable=quiet, unit="step")
-            stack.enter_context(bar)
+            shown = progress and processes.is_first
+            show = stack.enter_context(progress_of(self.step, until, shown=shown))
             stack.enter_context(torch.random.fork_rng(cuda_devices))
             stack.enter_context(self.listening())
             for batch in trainer.batches():
@@ -249,8 +248,7 @@ class ParallelTrainer:
                     raise InterruptedError(f"told to stop after step {self.step}{saved}")
                 with processes.waiting(f"step {self.step + 1}"):
                     row = self.train_step(batch)
-                bar.set_postfix({k: f"{v:.3g}" for k, v in row.items() if k != "step"})
-                bar.update()
+                show(self.step, row)
         return self.history
 
     def go_on(self, folder: Path) -> None:
