@@ -4,7 +4,8 @@ python benchmarks/departures.py
 
 It trains nothing: `ablations.py` has trained the settings, and this prints their held-out losses as
 multiples of the baseline's, both at their best rates, with 95 % intervals (Student's, of the
-logarithms, over five seeds, paired); "*" where ×1 lies outside. `chapters/departures.md` holds the
+logarithms, over five seeds, paired); and behind them how many more of 100 texts are right ("text":
+next tokens), likewise; "*" where ×1, or 0, lies outside. `chapters/departures.md` holds the
 table as it is printed, and a test compares them.
 """
 
@@ -12,7 +13,7 @@ import math
 import statistics
 
 from ablation_settings import BASELINE
-from ablation_table import END, combined, is_selected, markdown, values
+from ablation_table import END, cell, combined, is_selected, markdown, values
 from ablations import FILE, SEEDS, Rows, best_rate, read
 from since_2017 import half_width
 
@@ -38,15 +39,16 @@ DETAILS = {
 
 
 def factor(rows: Rows, task: str, name: str) -> str:
-    """The loss as a multiple of the baseline's, with its interval; "–" where it is not known."""
+    """Loss and right texts beside the baseline's, with intervals; "–" where they are not known."""
     if not all(is_selected(rows, task, of) for of in (name, BASELINE.name)):
         return "–"
+    rates = [(of, best_rate(rows, task, of)) for of in (name, BASELINE.name)]
     ours, base = (
         {
             seed: None if loss is None else math.log(loss)
-            for seed, loss in values(rows, task, of, best_rate(rows, task, of), at=END).items()
+            for seed, loss in values(rows, task, of, rate, at=END).items()
         }
-        for of in (name, BASELINE.name)
+        for of, rate in rates
     )
     found = combined((1, ours), (-1, base))
     ratios = [ratio for ratio in found if ratio is not None]
@@ -58,7 +60,9 @@ def factor(rows: Rows, task: str, name: str) -> str:
     low, middle, high = (math.exp(mean + side * half) for side in (-1, 0, 1))
     digits = 2 if half > 0.02 else 3
     star = "" if low < 1 < high else "*"
-    return f"×{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]{star}"
+    right, usual = (values(rows, task, of, rate, "right") for of, rate in rates)
+    points = cell(combined((1, right), (-1, usual)), 1, 100)
+    return f"×{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]{star}, {points}"
 
 
 def table(rows: Rows) -> str:

@@ -26,7 +26,7 @@ def progress_of(first: int, last: int, *, shown: bool = True) -> Iterator[Show]:
     """
     if not shown:
         yield lambda step, row: None
-    elif sys.stderr.isatty() or "ipykernel" in sys.modules:
+    elif sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"):
         from tqdm import tqdm
 
         with tqdm(initial=first, total=last, unit="step") as bar:
