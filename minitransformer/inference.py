@@ -210,7 +210,7 @@ def translate(
     Built in chapter 10.
     """
     check_tokenizers(model.config, {"src": src_tokenizer, "tgt": tgt_tokenizer})
-    check_at_least_1("batch_size", batch_size)
+    check_at_least_1(batch_size=batch_size)
     pad_id = model.config.pad_id
     settings = {
         "max_new_tokens": max_new_tokens,

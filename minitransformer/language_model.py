@@ -225,7 +225,7 @@ def bits_per_character(
         raise ValueError("texts must hold at least 1 character, got 0")
     if context_length < 2:
         raise ValueError(f"context_length must be at least 2, got {context_length}")
-    check_at_least_1("batch_size", batch_size)
+    check_at_least_1(batch_size=batch_size)
     stream = token_stream(texts, tokenizer)
     if stream[0] != tokenizer.first_id:  # for the first token is to be predicted too
         stream = F.pad(stream, (1, 0), value=tokenizer.first_id)
