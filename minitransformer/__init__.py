@@ -1,7 +1,6 @@
 """minitransformer: the Transformer, built chapter by chapter.
 
-Everything below is in the package itself, with no further module to import. A quick start, from
-texts to a translator; each name has a `help` of its own, with shapes, errors and an example.
+A quick start, from texts to a translator; each name has its own `help`, with an example.
 
 Texts become integers, and integers texts (chapter 1):
 
@@ -44,8 +43,8 @@ The model writes, one token after the other (chapter 10):
 
 It goes into a folder, and comes back (chapter 9), here or through the Hugging Face Hub:
 
->>> from tempfile import TemporaryDirectory
->>> with TemporaryDirectory() as folder:
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
 ...     model.save_pretrained(folder, src=english, tgt=german)
 ...     again, english, german = mt.load_translator(folder)
 >>> mt.translate(again, ["one"], english, german)
@@ -78,8 +77,8 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `data`, `training` | 9 | examples and batches; loss, schedules, settings |
 | `trainer`, `progress`, `evaluation` | 9 | the loop; what it shows; what ends it |
 | `optimizers`, `muon` | 9 | what moves a weight |
-| `checkpoint`, `files` | 9 | saving a training, to go on; files that are whole or not there |
-| `pretrained`, `model_card`, `as_configured` | 9 | saving a model for others, and getting it back |
+| `checkpoint`, `files`, `sole_writer` | 9 | saving a training; files that are whole, or not there |
+| `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
 | `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
@@ -169,6 +168,7 @@ from minitransformer.positional_encoding import (
     alibi_slopes,
     sinusoidal_positions,
 )
+from minitransformer.registry import register
 from minitransformer.rotary import RotaryPositionalEncoding, rotary_frequencies
 from minitransformer.sampling import min_p_filter, next_token_probs, top_k_filter, top_p_filter
 from minitransformer.tasks.grammar import grammar_sentences
@@ -279,6 +279,7 @@ __all__ = [
     "plot_attention_grid",
     "plot_history",
     "record_attention",
+    "register",
     "repetition_penalty",
     "restore_spans",
     "rms_norm",

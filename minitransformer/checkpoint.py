@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.config import TransformerConfig
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.files import locked, read_tensors, replacing, write_tensors
-from minitransformer.pretrained import (
-    check_tokenizers,
-    local_folder,
+from minitransformer.as_configured import check_as_configured, check_come_back
+from minitransformer.files import read_tensors, replacing, write_tensors
+from minitransformer.pretrained import check_tokenizers, class_of, local_folder
+from minitransformer.registry import (
+    check_dtype,
+    described,
     named_weights,
-    read_config,
-    read_tokenizers,
+    rebuilt,
+    with_weights,
 )
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
 __all__ = ["load_checkpoint", "load_translator", "save_checkpoint"]
 
-FORMAT = "minitransformer 1"
+FORMAT = "minitransformer 2"
 MEASURED = {"step", "loss", "learning_rate", "gradient_norm"}
 """What the history of a training has of every step."""
 
@@ -82,32 +82,6 @@ def check_folder(path: Path) -> None:
         raise FileNotFoundError(f"the folder of the checkpoint does not exist: {path.parent}")
 
 
-@contextmanager
-def sole_writer(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """The checkpoint, if there is to be one, is this training's alone inside the block.
-
-    What would keep it from being written is found now, which is better than after hours.
-
-    Raises:
-        FileNotFoundError: if the folder of `path` does not exist.
-        OSError: if no file can be written there.
-        ValueError: if another training is writing it.
-    """
-    if path is None:
-        yield
-        return
-    path = Path(path)
-    check_folder(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"the checkpoint is to be a file, but {path} is a folder")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(path))
-        except OSError as error:
-            raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
-        yield
-
-
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_checkpoint` wrote, onto the CPU.
 
@@ -148,8 +122,7 @@ def fingerprint(texts: Sequence[Any]) -> str:
 def state_of(trainer: Any) -> dict[str, Any]:
     """What a checkpoint has of a trainer beside tensors, as JSON can hold it."""
     weights = named_weights(trainer.model)
-    return {
-        "model": asdict(trainer.model.config),
+    return described(trainer.model) | {
         "tokenizers": {side: t.to_dict() for side, t in trainer.tokenizers.items()},
         "training": asdict(trainer.config),
         "data": fingerprint(trainer.texts),
@@ -157,6 +130,21 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "history": trainer.history,
         "frozen": [name for name, weight in weights.items() if not weight.requires_grad],
     }
+
+
+def checked_state(trainer: Any) -> dict[str, Any]:
+    """The same, once it is sure that what is written will be read as what it is.
+
+    Raises:
+        TypeError: if JSON cannot hold it.
+        ValueError: if model or tokenizers would come back as others.
+    """
+    state = state_of(trainer)
+    json.dumps(state)
+    check_as_configured(trainer.model)
+    check_dtype(named_weights(trainer.model))
+    check_come_back(trainer.tokenizers)
+    return state
 
 
 def tensors_of(trainer: Any) -> dict[str, Tensor]:
@@ -176,21 +164,16 @@ def rebuild(
     prefix: str = "model.",
 ) -> tuple[Any, dict[str, Tokenizer]]:
     """The model and tokenizers of a loaded checkpoint; its weights, or with "average." theirs."""
-    if missing := {"model", "tokenizers", "training", "data", "step", "history"} - state.keys():
+    needed = {"class", "model", "tokenizers", "training", "data", "step", "history"}
+    if missing := needed - state.keys():
         raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
-    config = TransformerConfig(**state["model"])
     weights = {k.removeprefix(prefix): w for k, w in tensors.items() if k.startswith(prefix)}
-    model = kind_of(config).with_weights(config, weights, device)
-    for name in state.get("frozen", ()):
+    model = with_weights(rebuilt(state, "cpu"), weights, device)
+    for name in state["frozen"]:
         model.get_parameter(name).requires_grad_(False)
     tokenizers = {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
-    check_tokenizers(config, tokenizers)
+    check_tokenizers(model.config, tokenizers)
     return model, tokenizers
-
-
-def kind_of(config: TransformerConfig) -> type[Transformer] | type[DecoderOnlyTransformer]:
-    """The class of the models with this configuration."""
-    return Transformer if config.num_encoder_layers else DecoderOnlyTransformer
 
 
 def load_model(
@@ -202,9 +185,7 @@ def load_model(
         averaged = any(name.startswith("average.") for name in tensors)
         return rebuild(tensors, state, device, "average." if averaged else "model.")
     folder = local_folder(path)
-    _, config = read_config(folder)  # a class of the user's own is loaded as the package's
-    model = kind_of(config).from_folder(folder, config, device)
-    return model, read_tokenizers(folder, config)
+    return class_of(folder).of_folder(folder, device)
 
 
 def load_translator(

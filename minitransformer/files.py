@@ -52,6 +52,13 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def named_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder, or an error if it has no name: an empty one would mean the one we are in."""
+    if os.fspath(folder) == "":
+        raise ValueError("folder must have a name, got ''; the one we are in is called '.'")
+    return Path(folder)
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A new folder beside `path` to write to, which takes its place when the block is done.

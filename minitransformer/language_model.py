@@ -256,8 +256,8 @@ def load_language_model(
     """Read what `complete` needs: the model and its tokenizer.
 
     Args:
-        path: what `LanguageModelTrainer.save` wrote; or a folder that
-            `DecoderOnlyTransformer.save_pretrained` wrote, here or on the Hugging Face Hub.
+        path: what `LanguageModelTrainer.save` wrote; or a folder that `save_pretrained` wrote, or a
+            published one of a model that writes, here or on the Hugging Face Hub.
         device: where to put the model.
 
     Returns:
@@ -282,6 +282,9 @@ def load_language_model(
     Built in chapter 10.
     """
     model, tokenizers = load_model(path, device)
-    if tokenizers.keys() != {"text"}:
-        raise ValueError(f"{path} holds no language model: its tokenizers are {sorted(tokenizers)}")
+    if tokenizers.keys() != {"text"} or not isinstance(model, DecoderOnlyTransformer):
+        raise ValueError(
+            f"{path} holds no language model: its tokenizers are {sorted(tokenizers)}, it is a "
+            f"{type(model).__name__}"
+        )
     return model.eval(), tokenizers["text"]

@@ -18,7 +18,7 @@ def model_card(
 
     Args:
         name: of the model's folder.
-        kind: the model's class.
+        kind: the model's class, as `registry` calls it.
         config: the model's configuration.
         num_parameters: how many numbers the model has learned.
         sides: of the tokenizers that lie in the folder.
@@ -42,7 +42,8 @@ def model_card(
         example = f'model, {given} = mt.load_{load}("{name}")\n'
         example += f'print(mt.{use}(model, ["a text"], {given}))'
     else:
-        example = f'model = mt.{kind}.from_pretrained("{name}")'
+        place = "" if "." in kind else "mt."
+        example = f'model = {place}{kind}.from_pretrained("{name}")'
     settings = "\n".join(f"| `{key}` | {value} |" for key, value in asdict(config).items())
     return f"""\
 ---

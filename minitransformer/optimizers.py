@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.muon import Muon
 from minitransformer.positional_encoding import LearnedPositionalEncoding
-from minitransformer.pretrained import named_weights
+from minitransformer.registry import named_weights
 from minitransformer.training import TrainingConfig
 
 __all__ = ["ParameterRule", "new_optimizer", "parameter_rules"]

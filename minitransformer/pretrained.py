@@ -8,25 +8,38 @@
 | `tokenizer.json` | the tokenizer of a `DecoderOnlyTransformer`, if given |
 | `README.md` | the model card: what this is, and how to load it |
 
-A checkpoint is for going on with the training; such a folder is for giving the result away.
+A checkpoint is for going on with the training, such a folder for giving the result away.
 
 Built in chapter 9.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self, get_args, get_type_hints
+from typing import Any, ClassVar, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from minitransformer.as_configured import check_as_configured
+from minitransformer.as_configured import (
+    check_as_configured,
+    check_come_back,
+    described_for_folder,
+)
 from minitransformer.config import TransformerConfig
-from minitransformer.files import read_tensors, replacing, write_tensors
+from minitransformer.files import named_folder, read_tensors, replacing, write_tensors
 from minitransformer.model_card import model_card
+from minitransformer.registry import (
+    CLASSES,
+    check_dtype,
+    name_of,
+    named_weights,
+    rebuilt,
+    register,
+    registered,
+    with_weights,
+)
 from minitransformer.tokenization import Tokenizer
 from minitransformer.tokenizer_file import read_json, write_json
 
@@ -39,17 +52,25 @@ TOKENIZERS = {
     "text": "tokenizer.json",  # the name that the library `tokenizers` looks for
 }
 MODEL_TYPE = "minitransformer"
+CLASS = "_minitransformer_class"
+"""What a published model's `config.json` has beside, where the class is a user's own."""
 
 
 class Pretrained(nn.Module):
     """A model that can be saved for others, and loaded by them.
 
     Its class takes a `TransformerConfig` and keeps it as `config`; its state is its parameters.
+    A class derived from it is registered by that, and loads wherever it is defined.
 
     Built in chapter 9.
     """
 
     config: TransformerConfig
+    config_class: ClassVar[type] = TransformerConfig
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register(cls)
 
     def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Tokenizer) -> None:
         """Write a folder that `from_pretrained` reads and the Hugging Face Hub takes as it is.
@@ -64,8 +85,8 @@ class Pretrained(nn.Module):
                 `load_language_model` read the folder.
 
         Raises:
-            ValueError: if there are other tokenizers, or one does not fit the model; if a part of
-                the model is not what its configuration says.
+            ValueError: if `folder` is empty; if there are other tokenizers, or one does not fit the
+                model; if model or tokenizers would come back as others.
 
         Example:
             >>> import tempfile
@@ -78,12 +99,17 @@ class Pretrained(nn.Module):
 
         Built in chapter 9.
         """
+        folder = named_folder(folder)
         check_tokenizers(self.config, tokenizers)
+        check_come_back(tokenizers)
+        about = described_for_folder(self)
+        if about["config_class"] != self.config_class.__name__:
+            known = self.config_class.__name__
+            raise ValueError(f"config must be a {known}, got a {about['config_class']}")
         check_as_configured(self)
-        folder = Path(folder)
+        check_dtype(named_weights(self))
+        config = {"model_type": MODEL_TYPE, "architectures": [about["class"]]} | about["model"]
         folder.mkdir(parents=True, exist_ok=True)
-        kind = type(self).__name__
-        config = {"model_type": MODEL_TYPE, "architectures": [kind]} | asdict(self.config)
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
             with replacing(finished / WEIGHTS) as unfinished:
@@ -92,7 +118,9 @@ class Pretrained(nn.Module):
                 tokenizer.save(finished / TOKENIZERS[side])
             if not (folder / CARD).exists():
                 size = sum(parameter.numel() for parameter in self.parameters())
-                card = model_card(folder.resolve().name, kind, self.config, size, list(tokenizers))
+                card = model_card(
+                    folder.resolve().name, about["class"], self.config, size, list(tokenizers)
+                )
                 (finished / CARD).write_text(card, encoding="utf-8")
             write_json(config, finished / CONFIG)
             # Without config.json nothing loads, so it goes first and comes back last.
@@ -133,69 +161,15 @@ class Pretrained(nn.Module):
 
         Built in chapter 9.
         """
-        folder = local_folder(name_or_folder)
-        kind, config = read_config(folder)
-        if kind != cls.__name__:
-            raise ValueError(f"{folder} holds a {kind}, not a {cls.__name__}")
-        return cls.from_folder(folder, config, device)
+        return cast(Self, read_model(local_folder(name_or_folder), device, cls))
 
     @classmethod
-    def from_folder(
-        cls, folder: Path, config: TransformerConfig, device: torch.device | str
-    ) -> Self:
-        """A model of that configuration with the weights of the folder, in evaluation mode."""
-        weights, _ = read_tensors(existing(folder / WEIGHTS))
-        try:
-            return cls.with_weights(config, weights, device).eval()
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from error
-
-    @classmethod
-    def with_weights(
-        cls, config: TransformerConfig, weights: Mapping[str, Tensor], device: torch.device | str
-    ) -> Self:
-        """A model of that configuration with those weights, in their dtype.
-
-        Raises:
-            ValueError: if weights are missing or unknown, or have other shapes or several dtypes.
-        """
-        with torch.random.fork_rng([]):  # starting values are drawn in vain: nobody should notice
-            model = cls(config)
-        parameters = named_weights(model)
-        names = sorted(parameters.keys() | weights.keys())
-        found = {name: shape_of(weights.get(name)) for name in names}
-        expected = {name: shape_of(parameters.get(name)) for name in names}
-        wrong = [name for name in names if found[name] != expected[name]]
-        if wrong:
-            raise ValueError(
-                f"{len(wrong)} of {len(names)} weights do not fit the configuration; the first, "
-                f"{wrong[0]}, is {found[wrong[0]]}, expected {expected[wrong[0]]}"
-            )
-        dtypes = {weight.dtype for weight in weights.values()}
-        if len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
-            raise ValueError(
-                "weights must have a single floating-point dtype, "
-                f"got {', '.join(sorted(map(str, dtypes)))}"
-            )
-        model.to(device, dtypes.pop())
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
-        return model
-
-
-def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """All parameters by name: a tied one once, under the first of its names.
-
-    A layer that `torch.compile` returned has all it had under a name of its own. What is saved
-    must not depend on that.
-    """
-    return {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
-
-
-def shape_of(weight: Tensor | None) -> str:
-    """What an error says about a weight."""
-    return "missing" if weight is None else str((*weight.shape,))
+    def of_folder(
+        cls, folder: Path, device: torch.device | str
+    ) -> tuple[Any, dict[str, Tokenizer]]:
+        """The model of a folder, of the class that it names, and its tokenizers."""
+        model = read_model(folder, device)
+        return model, read_tokenizers(folder, model.config)
 
 
 def local_folder(
@@ -203,6 +177,7 @@ def local_folder(
     wanted: Sequence[str] = (CONFIG, WEIGHTS, CARD, *TOKENIZERS.values()),
 ) -> Path:
     """The folder itself, or where those files of that model of the Hub have been downloaded to."""
+    named_folder(name_or_folder)
     if Path(name_or_folder).is_dir():
         return Path(name_or_folder)
     if Path(name_or_folder).exists():
@@ -225,8 +200,27 @@ def local_folder(
         ) from error
 
 
-def read_config(folder: Path) -> tuple[str, TransformerConfig]:
-    """The name of the model's class, and its configuration."""
+def class_of(folder: Path) -> Any:
+    """The class that reads a folder: `Pretrained` its own, a published model those of its family.
+
+    A FileNotFoundError if it has no configuration, a ValueError if no class is known.
+    """
+    content = read_json(existing(folder / CONFIG))
+    if (model_type := content.get("model_type")) == MODEL_TYPE:
+        return Pretrained
+    if (name := content.get(CLASS)) is not None:
+        return registered(name)
+    for kind in CLASSES.values():
+        if hasattr(kind, "reads") and kind.reads(content):
+            return kind
+    raise ValueError(
+        f"{folder / CONFIG}: no class is known for model_type={model_type!r} with architectures="
+        f"{content.get('architectures')!r}"
+    )
+
+
+def read_model(folder: Path, device: torch.device | str, wanted: type | None = None) -> Any:
+    """The model of a folder, in evaluation mode, of the class that it names and that is wanted."""
     path = existing(folder / CONFIG)
     content = read_json(path)
     if (model_type := content.pop("model_type", None)) != MODEL_TYPE:
@@ -234,24 +228,19 @@ def read_config(folder: Path) -> tuple[str, TransformerConfig]:
     kinds = content.pop("architectures", None)
     if not isinstance(kinds, list) or len(kinds) != 1:
         raise ValueError(f"{path}: architectures is {kinds!r}, expected a list of one name")
-    known = get_type_hints(TransformerConfig)
-    if unknown := sorted(content.keys() - known.keys()):
-        raise ValueError(
-            f"{path} has settings that this version of minitransformer does not know: "
-            f"{', '.join(unknown)}; it knows {', '.join(known)}"
-        )
-    needed = {field.name for field in fields(TransformerConfig) if field.default is MISSING}
-    if missing := sorted(needed - content.keys()):
-        raise ValueError(f"{path} lacks {', '.join(missing)}")
-    for name, value in content.items():
-        types = get_args(known[name]) or (known[name],)
-        if type(value) not in types and not (type(value) is int and float in types):
-            expected = " or ".join(kind.__name__ for kind in types)
-            raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
+    if wanted is not None and kinds[0] != name_of(wanted):
+        raise ValueError(f"{folder} holds a {kinds[0]}, not a {name_of(wanted)}")
     try:
-        return kinds[0], TransformerConfig(**content)
+        kind = registered(kinds[0])
+        about = {"class": kinds[0], "config_class": kind.config_class.__name__}
+        model = rebuilt(about | {"model": content, "besides": {}, "around": {}}, "cpu")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    weights, _ = read_tensors(existing(folder / WEIGHTS))
+    try:
+        return with_weights(model, weights, device).eval()
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def read_tokenizers(folder: Path, config: TransformerConfig) -> dict[str, Tokenizer]:
@@ -267,8 +256,10 @@ def read_tokenizers(folder: Path, config: TransformerConfig) -> dict[str, Tokeni
     return tokenizers
 
 
-def vocabularies(config: TransformerConfig) -> dict[str, int]:
+def vocabularies(config: Any) -> dict[str, int]:
     """The tokens that the model has on each side that needs a tokenizer."""
+    if not hasattr(config, "num_encoder_layers"):  # it reads only: texts as BERT, pictures as ViT
+        return {"text": config.vocab_size} if hasattr(config, "vocab_size") else {}
     if config.num_encoder_layers:
         return {"src": config.src_vocab_size, "tgt": config.tgt_vocab_size}
     return {"text": config.tgt_vocab_size}

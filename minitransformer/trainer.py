@@ -15,12 +15,11 @@ from torch.nn.utils import clip_grad_norm_
 from minitransformer.checkpoint import (
     MEASURED,
     as_scores,
+    checked_state,
     fingerprint,
     load_checkpoint,
     rebuild,
     save_checkpoint,
-    sole_writer,
-    state_of,
     tensors_of,
     uninterrupted,
 )
@@ -38,6 +37,7 @@ from minitransformer.evaluation import EarlyStopping
 from minitransformer.optimizers import copy_with, move_average, new_optimizer
 from minitransformer.pretrained import check_tokenizers
 from minitransformer.progress import progress_of
+from minitransformer.sole_writer import sole_writer
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
@@ -168,7 +168,8 @@ class Trainer:
             TypeError: if `evaluate` returns anything else than numbers by name.
             ValueError: if `evaluate_every` or `checkpoint_every` is below 1, `evaluate` returns
                 a name that every step has, or not the one that `stopping` watches; if another
-                training writes to `checkpoint`, or the best is to go there too.
+                training writes to `checkpoint` or has written it, or the best is to go there too;
+                if model or tokenizers would come back from a checkpoint as others.
         """
         if min(evaluate_every, checkpoint_every) < 1:
             raise ValueError(
@@ -181,8 +182,7 @@ class Trainer:
         until = self.config.steps if until is None else min(until, self.config.steps)
         cuda_devices = [self.device] if self.device.type == "cuda" else []
         with (
-            sole_writer(checkpoint),
-            sole_writer(best),
+            sole_writer(self, checkpoint, best),
             torch.random.fork_rng(cuda_devices),
             progress_of(self.step, until, shown=progress) as show,
         ):
@@ -258,8 +258,8 @@ class Trainer:
         return copy_with(self.average, self.model).eval()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint with everything needed to translate and to go on training."""
-        save_checkpoint(path, tensors_of(self), state_of(self))
+        """Write a checkpoint with all that is needed to translate and to go on, or refuse it."""
+        save_checkpoint(path, tensors_of(self), checked_state(self))
 
     @classmethod
     def resume(

@@ -10,6 +10,7 @@ import stat
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from safetensors.torch import save_file
 
 import minitransformer.files
 from minitransformer import load_checkpoint, load_translator, save_checkpoint
-from minitransformer.checkpoint import as_scores, sole_writer, uninterrupted
+from minitransformer.checkpoint import as_scores, uninterrupted
+from minitransformer.sole_writer import sole_writer
 
 TENSORS = {
     "float": randn(5, 7),
@@ -28,6 +30,7 @@ TENSORS = {
     "empty": torch.zeros(0, 3),
     "ß 数": torch.tensor([True, False]),
 }
+NEW = SimpleNamespace(history=[])
 STATE = {"step": 7, "history": [{"loss": 0.1 + 0.2}], "name": "dreißig", "none": None}
 
 
@@ -218,7 +221,7 @@ def test_pickle_is_refused_and_never_executed(path, tmp_path, dump):
 def test_checkpoint_is_a_plain_safetensors_file(saved):
     raw = saved.read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert header["__metadata__"]["format"] == "minitransformer 1"
+    assert header["__metadata__"]["format"] == "minitransformer 2"
     assert json.loads(header["__metadata__"]["state"]) == STATE
 
 
@@ -245,7 +248,7 @@ def test_checksum_with_another_name_is_no_file_without_a_checksum(saved):
 
 
 def test_older_file_without_a_checksum_is_loaded(path):
-    metadata = {"format": "minitransformer 1", "state": json.dumps(STATE)}
+    metadata = {"format": "minitransformer 2", "state": json.dumps(STATE)}
     contiguous = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
     save_file(contiguous, path, metadata)
     assert_holds(path, TENSORS, STATE)
@@ -273,14 +276,14 @@ def test_full_disk_is_named_with_the_file(saved, monkeypatch):
 
 def test_no_checkpoint_needs_no_writer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with sole_writer(None):
+    with sole_writer(NEW, None):
         assert os.listdir(tmp_path) == []
 
 
 def test_folder_in_place_of_the_file_is_refused(path):
     path.mkdir()
     message = f"to be a file, but {re.escape(str(path))} is a folder"
-    with pytest.raises(IsADirectoryError, match=message), sole_writer(path):
+    with pytest.raises(IsADirectoryError, match=message), sole_writer(NEW, path):
         pass
 
 
@@ -290,7 +293,7 @@ def test_folder_that_cannot_be_written_is_named(path, monkeypatch):
 
     monkeypatch.setattr("builtins.open", read_only)
     message = rf"the checkpoint {re.escape(str(path))} cannot be written: .*Read-only"
-    with pytest.raises(OSError, match=message), sole_writer(path):
+    with pytest.raises(OSError, match=message), sole_writer(NEW, path):
         pass
 
 

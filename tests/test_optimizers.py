@@ -7,7 +7,7 @@ from helpers import assert_same, copying_trainer, decoder_only_model, each_model
 from minitransformer import TrainingConfig, new_optimizer, parameter_rules
 from minitransformer.muon import Muon, orthogonalise, product_dtype
 from minitransformer.optimizers import copy_with, move_average
-from minitransformer.pretrained import named_weights
+from minitransformer.registry import named_weights
 
 OPTIMIZERS = ["adam", "adamw", "muon"]
 RATE, DECAY = 4e-3, 0.3

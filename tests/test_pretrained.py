@@ -141,7 +141,7 @@ def test_subclass_loads_its_own_only(tmp_path):
     model = Wider(small_model().config)
     model.save_pretrained(tmp_path)
     assert_same_model(Wider.from_pretrained(tmp_path), model)
-    with pytest.raises(ValueError, match="holds a Wider, not a Transformer"):
+    with pytest.raises(ValueError, match="Wider, not a Transformer"):
         Transformer.from_pretrained(tmp_path)
 
 
@@ -368,15 +368,15 @@ def test_missing_file_is_named(folder, name):
         ({"architectures": "Transformer"}, "architectures is 'Transformer', expected a list"),
         ({"architectures": ["DecoderOnlyTransformer"]}, "DecoderOnlyTransformer, not a Transf"),
         ({"num_experts": 4, "d_modle": 3}, "does not know: d_modle, num_experts; it knows src_v"),
-        ({"src_vocab_size": None}, "config.json lacks src_vocab_size"),
-        ({"d_model": "12"}, "config.json: d_model is '12', expected int"),
-        ({"d_model": 12.0}, "d_model is 12.0, expected int"),
-        ({"num_heads": True}, "num_heads is True, expected int"),
-        ({"num_kv_heads": "3"}, "num_kv_heads is '3', expected int or NoneType"),
-        ({"dropout": "no"}, "dropout is 'no', expected float"),
-        ({"norm_first": 1}, "norm_first is 1, expected bool"),
+        ({"src_vocab_size": None}, "config.json: it lacks src_vocab_size"),
+        ({"d_model": "12"}, "config.json: d_model must be int, got '12'"),
+        ({"d_model": 12.0}, "d_model must be int, got 12.0"),
+        ({"num_heads": True}, "num_heads must be int, got True"),
+        ({"num_kv_heads": "3"}, "num_kv_heads must be int or None, got '3'"),
+        ({"dropout": "no"}, "dropout must be float, got 'no'"),
+        ({"norm_first": 1}, "norm_first must be bool, got 1"),
         ({"num_heads": 5}, "config.json: num_heads must divide d_model, got 5 and 12"),
-        ({"num_encoder_layers": 0}, "small: num_encoder_layers must be at least 1, got 0"),
+        ({"num_encoder_layers": 0}, "config.json: num_encoder_layers must be at least 1, got 0"),
         (
             {"src_vocab_size": 30},
             r"small: 1 of \d+ weights do not fit the configuration; the first, "
@@ -524,29 +524,6 @@ def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, part):
     else:
         torch.compile(model, backend="eager").save_pretrained(tmp_path)
     assert_same_model(Transformer.from_pretrained(tmp_path), small_model())
-
-
-def test_loaders_read_a_class_of_the_users_own_as_ours(tmp_path, trained):
-    class Translator(Transformer):
-        pass
-
-    class Writer(DecoderOnlyTransformer):
-        pass
-
-    translator = Translator(trained.model.config)
-    translator.save_pretrained(tmp_path / "translator", **trained.tokenizers)
-    plain, letters = writer()
-    own = Writer(plain.config)
-    own.save_pretrained(tmp_path / "writer", text=letters)
-    for model, again, kind in (
-        (translator, load_translator(tmp_path / "translator")[0], Transformer),
-        (own, load_language_model(tmp_path / "writer")[0], DecoderOnlyTransformer),
-    ):
-        assert type(again) is kind
-        assert not again.training
-        for name, weight in weights(model).items():
-            assert torch.equal(weights(again)[name], weight), name
-    assert type(Writer.from_pretrained(tmp_path / "writer")) is Writer
 
 
 def test_tokenizer_that_pads_with_another_id_is_refused(tmp_path):

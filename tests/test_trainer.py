@@ -33,7 +33,7 @@ from minitransformer import (
     save_checkpoint,
     translate,
 )
-from minitransformer.pretrained import named_weights
+from minitransformer.registry import named_weights
 
 pytestmark = pytest.mark.slow
 
@@ -595,7 +595,9 @@ def test_resuming_with_other_pairs_is_refused(tmp_path):
 
 def test_checkpoint_of_something_else_is_refused(tmp_path):
     save_checkpoint(tmp_path / "other", {"weight": torch.ones(2)}, {"step": 1, "data": ""})
-    with pytest.raises(ValueError, match=r"not written by a Trainer: no \['history', 'model'"):
+    with pytest.raises(
+        ValueError, match=r"not written by a Trainer: no \['class', 'history', 'model'"
+    ):
         load_translator(tmp_path / "other")
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from minitransformer.models.gpt2 import GPT2
 from minitransformer.models.llama import Llama
 from minitransformer.models.marian import Marian
+from minitransformer.published.config import Stacked, norm
 from minitransformer.published.gpt2_config import GPT2Config
 from minitransformer.published.llama_config import LlamaConfig
 from minitransformer.published.marian_config import MarianConfig
-from minitransformer.published.weights import Stacked, norm
 
 __all__ = ["as_relative"]
 

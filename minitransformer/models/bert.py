@@ -84,6 +84,12 @@ class BERT(Published):
         set_eps(self, config.eps)
         self.initialise(generator)
 
+    @classmethod
+    def reads(cls, content: Mapping[str, Any]) -> bool:
+        """Whether this is the class for that `config.json`: of the family, with this head."""
+        heads = content.get("architectures") or ["Model"]
+        return super().reads(content) and any(str(head).endswith(cls.kind) for head in heads)
+
     def add_head(self) -> None:
         """Make what stands behind the encoder."""
         if self.config.pooler and not isinstance(self.config, DistilBERTConfig):

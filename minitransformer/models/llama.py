@@ -35,9 +35,9 @@ from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import RMSNorm
 from minitransformer.models.assembly import set_eps, start_normal
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.published.config import ACTIVATION_NAMES
+from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear
 from minitransformer.published.llama_config import LlamaConfig
-from minitransformer.published.weights import Published, Stacked, linear
+from minitransformer.published.weights import Published
 
 __all__ = ["Llama"]
 

@@ -10,6 +10,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from minitransformer.registry import register
+
 __all__ = ["LoRALinear", "add_lora", "merge_lora"]
 
 
@@ -47,6 +49,7 @@ class LoRALinear(nn.Module):
         smaller = min(linear.weight.shape)
         if not 1 <= rank <= smaller:
             raise ValueError(f"rank must lie between 1 and {smaller}, got {rank}")
+        self.settings = {"rank": rank, "alpha": alpha}  # what makes such a layer, for checkpoints
         self.linear = linear.requires_grad_(False)
         self.scale = (rank if alpha is None else alpha) / rank
         std = 1 / math.sqrt(linear.in_features)
@@ -69,6 +72,9 @@ class LoRALinear(nn.Module):
         with torch.no_grad():
             weight.copy_(weight.to(wide) + change)
         return self.linear
+
+
+register(LoRALinear)
 
 
 def add_lora(

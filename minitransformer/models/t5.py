@@ -30,8 +30,9 @@ from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, Encoder
 from minitransformer.models.assembly import set_eps
 from minitransformer.models.t5_layers import stack_of
+from minitransformer.published.config import Stacked
 from minitransformer.published.t5_config import T5Config
-from minitransformer.published.weights import Published, Stacked
+from minitransformer.published.weights import Published
 from minitransformer.transformer import Transformer
 
 __all__ = ["T5"]

@@ -23,9 +23,9 @@ from minitransformer.dropout import Dropout
 from minitransformer.encoder_decoder import Encoder
 from minitransformer.models.assembly import set_eps
 from minitransformer.models.patch_embedding import PatchEmbedding
-from minitransformer.published.config import ACTIVATION_NAMES
+from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear, norm
 from minitransformer.published.vit_config import HEADS, ViTConfig
-from minitransformer.published.weights import Published, Stacked, linear, norm
+from minitransformer.published.weights import Published
 
 __all__ = ["ViT"]
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from minitransformer.checkpoint import save_checkpoint, state_of, tensors_of
 from minitransformer.files import locked
 from minitransformer.parallel.processes import Processes
-from minitransformer.pretrained import named_weights
+from minitransformer.registry import named_weights
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 
@@ -223,7 +223,16 @@ def check_state(trainer: Trainer, place: Path, state: dict[str, Any]) -> None:
     ours = state_of(trainer)
     # What was saved before a setting was known has its default.
     state = state | {"training": asdict(TrainingConfig(**state["training"]))}
-    for name in ("model", "training", "data", "tokenizers", "frozen"):
+    for name in (
+        "class",
+        "config_class",
+        "model",
+        "around",
+        "training",
+        "data",
+        "tokenizers",
+        "frozen",
+    ):
         found, expected = state[name], ours[name]
         if isinstance(found, dict):
             keys = [key for key in expected if found.get(key) != expected[key]]

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minitransformer.as_configured import check_come_back
 from minitransformer.checks import texts_of
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.files import new_folder
+from minitransformer.files import named_folder, new_folder
 from minitransformer.language_model import LanguageModelTrainer, row_starts
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
@@ -110,6 +111,7 @@ def write_tokens(
     Raises:
         FileExistsError: if there is a file, or a folder that is not empty.
         OSError: if it cannot be written; then nothing is there.
+        ValueError: if there are no texts, or the tokenizer would come back as another.
 
     Example:
         >>> import tempfile
@@ -119,9 +121,11 @@ def write_tokens(
         ...     TokenFile(f"{folder}/tokens").tokens.tolist()
         [1, 5, 6, 2, 1, 6, 2]
     """
+    folder = named_folder(folder)
+    check_come_back({"text": tokenizer})
     dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     digest, count = hashlib.sha256(), 0
-    with new_folder(Path(folder)) as unfinished:
+    with new_folder(folder) as unfinished:
         with open(unfinished / TOKENS, "wb") as file:
             for text in texts_of("texts", texts):
                 row = tokenizer.stream_ids(text)
@@ -131,6 +135,8 @@ def write_tokens(
                 count += len(row)
             file.flush()
             os.fsync(file.fileno())
+        if not count:
+            raise ValueError("texts must hold at least 1 text, got 0")
         tokenizer.save(unfinished / TOKENIZER)
         about = {"tokens": count, "dtype": dtype, "sha256": digest.hexdigest()}
         (unfinished / ABOUT).write_text(json.dumps(about), encoding="utf-8")

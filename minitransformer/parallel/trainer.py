@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import fingerprint
+from minitransformer.checkpoint import checked_state, fingerprint
 from minitransformer.data import in_parts
 from minitransformer.dropout import drawing_from
 from minitransformer.optimizers import new_optimizer
@@ -33,8 +33,8 @@ from minitransformer.parallel.checkpoints import (
 from minitransformer.parallel.layers import compile_layers, compute_again, full, like, share_out
 from minitransformer.parallel.parts import LossOf, check_parts, check_recipe
 from minitransformer.parallel.processes import Processes
-from minitransformer.pretrained import named_weights
 from minitransformer.progress import progress_of
+from minitransformer.registry import named_weights
 from minitransformer.trainer import Trainer
 
 __all__ = ["ParallelTrainer"]
@@ -230,6 +230,7 @@ class ParallelTrainer:
             place = None if folder is None else Path(folder)
             if place is not None:
                 with processes.waiting("beginning"):
+                    checked_state(trainer)
                     stack.enter_context(sole_training(place, processes))
                     self.go_on(place)
             shown = progress and processes.is_first

@@ -8,13 +8,16 @@ Built in chapter 12.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
+import torch
+from torch import Tensor
+
 from minitransformer.checks import check_types
 
-__all__ = ["DecoderConfig", "PublishedConfig"]
+__all__ = ["DecoderConfig", "PublishedConfig", "Stacked"]
 
 ACTIVATION_NAMES = {
     "gelu": "gelu",
@@ -192,3 +195,48 @@ class DecoderConfig(PublishedConfig):
     def tgt_vocab_size(self) -> int:
         """The vocabulary of what is written."""
         return self.vocab_size
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A published tensor that holds several of ours, one after the other.
+
+    Args:
+        names: of ours.
+        transposed: whether matrices are stored (in, out).
+    """
+
+    names: tuple[str, ...]
+    transposed: bool = False
+
+    def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
+        """Ours, of these shapes."""
+        tensor = tensor.T if self.transposed else tensor
+        return list(tensor.split([shape[0] for shape in shapes]))
+
+    def put_together(self, tensors: list[Tensor]) -> Tensor:
+        """Theirs."""
+        tensor = torch.cat(tensors)
+        return tensor.T if self.transposed else tensor
+
+
+def linear(theirs: str, ours: str) -> dict[str, str]:
+    """The names of a matrix and its bias."""
+    return {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
+
+
+def norm(theirs: str, ours: str) -> dict[str, str]:
+    """The names of a norm's gain and bias."""
+    return {f"{theirs}.weight": f"{ours}.gain", f"{theirs}.bias": f"{ours}.bias"}
+
+
+def check_said(again: Any, config: Any) -> None:
+    """Raise an error unless what was read of a `config.json` is what was to be written.
+
+    What is left out, None, may be said by its number.
+    """
+    theirs, ours = vars(again), vars(config)
+    changed = [key for key, value in ours.items() if value not in (None, theirs[key])]
+    if changed:
+        said = ", ".join(f"{key} as {theirs[key]!r}, not {ours[key]!r}" for key in changed)
+        raise ValueError(f"config.json would be read with {said}")

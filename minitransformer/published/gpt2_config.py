@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minitransformer.published.config import DecoderConfig
-from minitransformer.published.weights import Stacked, norm
+from minitransformer.published.config import DecoderConfig, Stacked, norm
 
 __all__ = ["GPT2Config"]
 

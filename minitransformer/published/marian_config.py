@@ -10,8 +10,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitransformer.published.config import ACTIVATION_NAMES, PublishedConfig
-from minitransformer.published.weights import Stacked, linear, norm
+from minitransformer.published.config import (
+    ACTIVATION_NAMES,
+    PublishedConfig,
+    Stacked,
+    linear,
+    norm,
+)
 
 __all__ = ["BARTConfig", "MarianConfig"]
 

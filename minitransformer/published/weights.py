@@ -6,10 +6,10 @@ nothing that is not known is passed over in silence.
 Built in chapter 12.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -17,13 +17,22 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from minitransformer.as_configured import check_as_configured
-from minitransformer.files import read_tensors, replacing, write_tensors
-from minitransformer.pretrained import CONFIG, WEIGHTS, existing, local_folder, shape_of
-from minitransformer.published.config import PublishedConfig
+from minitransformer.as_configured import check_as_configured, described_for_folder
+from minitransformer.files import named_folder, read_tensors, replacing, write_tensors
+from minitransformer.pretrained import (
+    CLASS,
+    CONFIG,
+    WEIGHTS,
+    check_tokenizers,
+    existing,
+    local_folder,
+)
+from minitransformer.published import beside
+from minitransformer.published.config import PublishedConfig, Stacked, check_said
+from minitransformer.registry import name_of, register, shape_of
 from minitransformer.tokenizer_file import read_json, write_json
 
-__all__ = ["Published", "Stacked"]
+__all__ = ["Published"]
 
 INDEX = f"{WEIGHTS}.index.json"
 GENERATION = "generation_config.json"
@@ -36,39 +45,6 @@ FILES = (
 BEGIN_AND_END = ("decoder_start_token_id", "eos_token_id")
 """What `generation_config.json` says in place of `config.json`."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """A published tensor that holds several of ours, one after the other.
-
-    Args:
-        names: of ours.
-        transposed: whether matrices are stored (in, out).
-    """
-
-    names: tuple[str, ...]
-    transposed: bool = False
-
-    def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
-        """Ours, of these shapes."""
-        tensor = tensor.T if self.transposed else tensor
-        return list(tensor.split([shape[0] for shape in shapes]))
-
-    def put_together(self, tensors: list[Tensor]) -> Tensor:
-        """Theirs."""
-        tensor = torch.cat(tensors)
-        return tensor.T if self.transposed else tensor
-
-
-def linear(theirs: str, ours: str) -> dict[str, str]:
-    """The names of a matrix and its bias."""
-    return {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
-
-
-def norm(theirs: str, ours: str) -> dict[str, str]:
-    """The names of a norm's gain and bias."""
-    return {f"{theirs}.weight": f"{ours}.gain", f"{theirs}.bias": f"{ours}.bias"}
 
 
 class Published(nn.Module):
@@ -99,6 +75,12 @@ class Published(nn.Module):
         """What ends a text: the configuration's `eos_ids`, as far as they are tokens here."""
         ids = getattr(self.config, "eos_ids", ())
         return tuple(index for index in ids if 0 <= index < self.config.vocab_size)
+
+    besides: ClassVar[tuple[str, ...]] = ("kept", "generation")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register(cls)
 
     @classmethod
     def from_pretrained(
@@ -239,38 +221,60 @@ class Published(nn.Module):
             raise ValueError(f"{len(left)} weights have no published name; the first is {first}")
         return published
 
+    @classmethod
+    def reads(cls, content: Mapping[str, Any]) -> bool:
+        """Whether this is the package's class for the model of that `config.json`."""
+        config = getattr(cls, "config_class", None)
+        types = {config.model_type, *vars(config).get("also", ())} if config else set()
+        return "." not in name_of(cls) and content.get("model_type") in types
+
+    @classmethod
+    def of_folder(cls, folder: Path, device: torch.device | str) -> tuple[Self, dict[str, Any]]:
+        """The model of a folder, and its tokenizers, ours or published ones."""
+        model = cls.from_pretrained(folder, device)
+        return model, beside.read_tokenizers(folder, model.config)
+
     def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Any) -> None:
         """Write `config.json` and `model.safetensors`, for `transformers` and `from_pretrained`.
 
         Args:
             folder: where to; made if it does not exist.
-            tokenizers: such as `text`, a `PublishedTokenizer` that is to lie beside them.
+            tokenizers: what lies beside them: `text`, or `src` and `tgt` of a model with encoder
+                and decoder, so `**trainer.tokenizers`. Of a `PublishedTokenizer` its own files.
 
         Raises:
-            ValueError: if the model is not what its configuration says, so that it would come back
-                as another.
+            ValueError: if `folder` is empty; if a tokenizer does not fit the model; if model or
+                tokenizers would come back as others.
         """
+        folder = named_folder(folder)
+        check_tokenizers(self.config, tokenizers)
+        about = described_for_folder(self)
         check_as_configured(self)
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
         for key in content.keys() & {"dtype", "torch_dtype"}:
             content[key] = str(next(self.parameters()).dtype).removeprefix("torch.")
-        said = {key for key in BEGIN_AND_END if self.generation.get(key) is not None}
-        generation = {**self.generation, **{key: content[key] for key in said & content.keys()}}
+        told = {key for key in BEGIN_AND_END if self.generation.get(key) is not None}
+        generation = {**self.generation, **{key: content[key] for key in told & content.keys()}}
+        content.pop(CLASS, None)
+        if not self.reads(content):
+            content[CLASS] = about["class"]
+        weights = self.published_weights()
+        again = self.from_published(json.loads(json.dumps(content)), weights)
+        check_said(again.config, self.config)
+        beside.check_files_come_back(tokenizers, self.config, content)
+        folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
             with replacing(finished / WEIGHTS) as unfinished:
-                write_tensors(unfinished, self.published_weights(), {"format": "pt"})
+                write_tensors(unfinished, weights, {"format": "pt"})
+            beside.write_tokenizers(finished, tokenizers)
             write_json(content, finished / CONFIG)
             if generation:
                 write_json(generation, finished / GENERATION)
-            for file in (CONFIG, INDEX, GENERATION):  # without the first nothing loads
+            for file in (CONFIG, INDEX, GENERATION, *(beside.FILES if tokenizers else ())):
                 (folder / file).unlink(missing_ok=True)
             for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
                 os.replace(path, folder / path.name)
-        for tokenizer in tokenizers.values():
-            tokenizer.save_pretrained(folder)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
