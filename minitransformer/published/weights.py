@@ -29,7 +29,7 @@ from minitransformer.pretrained import (
 )
 from minitransformer.published import beside
 from minitransformer.published.config import PublishedConfig, Stacked, check_said
-from minitransformer.registry import name_of, register, shape_of
+from minitransformer.registry import check_dtype, name_of, named_weights, register, shape_of
 from minitransformer.tokenizer_file import read_json, write_json
 
 __all__ = ["Published"]
@@ -250,6 +250,7 @@ class Published(nn.Module):
         check_tokenizers(self.config, tokenizers)
         about = described_for_folder(self)
         check_as_configured(self)
+        check_dtype(named_weights(self))
         content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
         for key in content.keys() & {"dtype", "torch_dtype"}:
             content[key] = str(next(self.parameters()).dtype).removeprefix("torch.")
