@@ -129,7 +129,7 @@ def test_loss_and_texts_go_the_plain_way_meanwhile(tmp_path):
     add_lora(model, 2, generator=generator())
     assert not fast.serves(model)
     changed(model)
-    with pytest.raises(ValueError, match="what is around .*w_q.*merge_lora"):
+    with pytest.raises(ValueError, match=r"what is around .*w_q.*merge_lora"):
         model.save_pretrained(tmp_path)
     before = model(TGT_IDS)
     merge_lora(model)
