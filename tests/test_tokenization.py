@@ -79,7 +79,13 @@ def test_a_subclass_may_have_other_special_tokens(kind, ids, tmp_path):
     assert tuple(getattr(tokenizer, f"{role}_id") for role in roles) == ids
     for text in (*TEXTS, "".join(map(chr, range(0x300))), ""):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert tokenizer.begin(text) == tokenizer.encode(text)
+        if text:
+            assert tokenizer.begin(text) == tokenizer.encode(text)
+    if tokenizer.eos_id is None:
+        with pytest.raises(ValueError, match="no token that begins a text: no bos, cls or eos"):
+            tokenizer.begin("")
+    else:  # the end of the text before begins the next
+        assert tokenizer.begin("") == [tokenizer.eos_id]
     name = kind.special_tokens[0]
     marked = tokenizer.encode(f"a{name}b", parse_special=True)
     assert marked[1] == 0 != tokenizer.encode(f"a{name}b")[1]

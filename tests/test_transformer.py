@@ -519,7 +519,7 @@ def test_ids_that_are_no_integers_are_refused():
 @each_model
 def test_longest_sequences_are_allowed_and_longer_ones_refused(changes):
     model = small_model(**changes)
-    src, tgt = SRC_IDS.repeat(1, 3), TGT_IDS.repeat(1, 4)
+    src, tgt = SRC_IDS[:, :4].repeat(1, 6), TGT_IDS[:, :2].repeat(1, 10)
     assert model(src[:, :16], tgt[:, :16]).shape == (2, 16, 31)
     if model.max_len == math.inf:  # no table of positions that could end
         assert changes["positional_encoding"] in ("alibi", "none")
