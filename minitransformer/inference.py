@@ -226,8 +226,13 @@ def translate(
         src_ids = pad_rows([sources[index] for index in indices], pad_id).to(device)
         tgt_ids = generate(model, src_ids, **settings)
         for index, row in zip(indices, tgt_ids.tolist(), strict=True):
-            translations[index] = tgt_tokenizer.decode(i for i in row if i != pad_id)
+            translations[index] = tgt_tokenizer.decode(tokens_of(row, pad_id, tgt_tokenizer))
     return translations
+
+
+def tokens_of(row: list[int], pad_id: int, tokenizer: Tokenizer) -> list[int]:
+    """What a decoded row says: no padding, nor the spare rows that some published tables have."""
+    return [index for index in row if index != pad_id and index < tokenizer.vocab_size]
 
 
 def end_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
@@ -284,6 +289,6 @@ def complete(
     settings = {"max_new_tokens": max_new_tokens, "stop_ids": end_ids(model, tokenizer)} | options
     ids = pad_rows(rows, pad_id).to(next(model.parameters()).device)
     return [
-        tokenizer.decode_after(row, (i for i in new if i != pad_id))
+        tokenizer.decode_after(row, tokens_of(new, pad_id, tokenizer))
         for row, new in zip(rows, generate(model, ids, **settings).tolist(), strict=True)
     ]

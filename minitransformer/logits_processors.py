@@ -2,7 +2,8 @@
 
 `generate` takes any functions of (the text so far, the scores of the next token) that return the
 scores anew, as `logits_processors`. These are the usual ones; `functools.partial` sets their last
-arguments. Those of the library transformers, called with the same two tensors, can be passed too.
+arguments. Those of the library transformers, called with the same two tensors, can be passed too,
+with rows of unequal length only where padding is a token: they would look up -1.
 
 Built in chapter 10. Paper: "CTRL: A Conditional Transformer Language Model for Controllable
 Generation" (Keskar et al., 2019), section 4.1.

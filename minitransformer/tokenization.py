@@ -166,6 +166,7 @@ class Tokenizer(ABC):
         example. Half a character at the end is held back: it comes with the ids that complete it.
 
         Example:
+            >>> from minitransformer.words import WordTokenizer
             >>> words = WordTokenizer(["two", "hundred"])
             >>> words.decode([6]), words.decode_after([5], [6])
             ('hundred', ' hundred')

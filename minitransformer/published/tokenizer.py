@@ -158,6 +158,8 @@ class PublishedTokenizer(Tokenizer):
             [1]
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
+        for name in {*FILES} - self.files.keys():  # of another tokenizer: which would be read?
+            Path(folder, name).unlink(missing_ok=True)
         for name in self.files.keys() - {"config.json"}:  # which is the model's
             with replacing(Path(folder, name)) as unfinished:
                 unfinished.write_bytes(self.files[name])

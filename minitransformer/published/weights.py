@@ -144,8 +144,12 @@ class Published(nn.Module):
                     f"{name} is {shape_of(found)}, expected {shape_of(parameter)} as configured"
                 )
             if parameter in new and not torch.equal(new[parameter], found):
-                raise ValueError(f"{name} differs from what it is tied to")
-            new.setdefault(parameter, nn.Parameter(found))
+                raise ValueError(
+                    f"{name} differs from the table that it is tied to; tie_word_embeddings=False "
+                    "in config.json keeps two apart"
+                )
+            # Fused optimisers take every parameter for contiguous memory.
+            new.setdefault(parameter, nn.Parameter(found.contiguous()))
         missing = [name for name, parameter in parameters.items() if parameter not in new]
         if missing:
             raise ValueError(f"{len(missing)} weights are missing; the first is {missing[0]}")
@@ -252,6 +256,9 @@ class Published(nn.Module):
         check_as_configured(self)
         check_dtype(named_weights(self))
         content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
+        if content.get("num_labels", 0) != len(content.get("id2label") or ()):
+            for names in ("id2label", "label2id"):  # of other classes, which it had before
+                content.pop(names, None)
         for key in content.keys() & {"dtype", "torch_dtype"}:
             content[key] = str(next(self.parameters()).dtype).removeprefix("torch.")
         told = {key for key in BEGIN_AND_END if self.generation.get(key) is not None}
@@ -280,7 +287,7 @@ class Published(nn.Module):
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The published weights of a folder, in one file or in shards."""
-    if not (folder / INDEX).is_file():
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():  # shards may be older
         if not (folder / WEIGHTS).is_file() and (found := sorted(folder.glob("*.bin"))):
             raise FileNotFoundError(
                 f"the folder {folder} has no {WEIGHTS}, only {found[0].name}, a pickle, which runs "
