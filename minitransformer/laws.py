@@ -62,6 +62,9 @@ def padding_is_known(case: Case) -> Found:
         if len(ends) and 2 * int(ends.bincount().max()) >= len(ids):
             filler = int(ends.mode().values)
             return False, f"many a {name} ends in a run of id {filler}, but pad_id={case.pad_id}"
+        gap = (ids[:, :-1] == case.pad_id) & (ids[:, 1:] != case.pad_id)
+        if bool(gap.any()):
+            return False, f"padding stands before a token of a {name}: fill rows on the right"
     return True, f"pad_id={case.pad_id} stands to the right only"
 
 
