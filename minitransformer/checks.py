@@ -279,6 +279,8 @@ def check_padding(name: str, ids: Tensor, pad_id: int, *, may_begin: bool = Fals
     In front of a token padding would be read as one, or at least shift its position. Where it
     `may_begin`, pad_id is no padding if all rows begin with it, as targets of T5 and Marian do.
     """
+    if torch.compiler.is_compiling():  # else a graph would hold lengths to more than 1
+        return
     is_padding = ids == pad_id
     is_wrong = is_padding[:, :-1] & ~is_padding[:, 1:]
     if may_begin:
