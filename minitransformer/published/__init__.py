@@ -6,6 +6,7 @@ known is refused by its name.
 | module | chapter | what it holds |
 | --- | --- | --- |
 | `weights` | 12 | published weights, in one file or in shards |
+| `beside` | 12 | the tokenizers in a published model's folder |
 | `config` | 12 | what every `config.json` has |
 | `bert_config` | 11 | BERT's, RoBERTa's, DistilBERT's |
 | `gpt2_config` | 12 | GPT-2's |
