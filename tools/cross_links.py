@@ -58,13 +58,13 @@ class Book:
         """Read the chapters and the package."""
         book, module_of = cls(), dict(public_modules(package))
         name_of, folder = {}, root / "chapters"
-        for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("cases/*.ipynb"))]:
+        for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("*/*.ipynb"))]:
             name = path.relative_to(root).with_suffix("").as_posix()
             notebook = json.loads(path.read_text(encoding="utf-8"))
             name_of[called(name)] = name
             book.prose[name] = "\n".join(sources(notebook, "markdown"))
             book.executed_with[name] = notebook["metadata"].get("executed_with", {})
-            if path.parent == folder:  # a page of cases is not where one meets a module
+            if path.parent == folder:  # a deeper page is not where one meets a module
                 book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
         for path in sorted(package.glob("*.py")):
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -88,8 +88,9 @@ class Book:
 def called(page: str) -> str:
     """`chapters/04_attention` is called "chapter 4"; one without a number, by its title."""
     name = page.removeprefix("chapters/")
-    if name.startswith("cases/"):
-        return f"cases of {called(name.removeprefix('cases/'))}"
+    if "/" in name:
+        kind, _, chapter = name.partition("/")
+        return f"{called(chapter)}, {kind}"
     number = name.split("_")[0]
     return f"chapter {int(number)}" if number.isdigit() else name.replace("_", " ").capitalize()
 

@@ -5,7 +5,7 @@
     python tools/notebooks.py sync 04_attention    copy the package's code into `package` cells
     python tools/notebooks.py run 04_attention     sync, format, run from a clean kernel, tidy
     python tools/notebooks.py normalise 04_attention
-    python tools/notebooks.py run cases/04_attention    its page of cases
+    python tools/notebooks.py run deeper/04_attention   the page beside it
 
 `sync`, `run` and `normalise` take every notebook, in order, when none is named. `save` formats the
 code too. A command that fails says why and leaves the file as it was.
@@ -75,12 +75,12 @@ def chapters() -> list[Path]:
 
 
 def notebooks() -> list[Path]:
-    """The chapters and their pages of cases, in order."""
-    return [*chapters(), *sorted((CHAPTERS / "cases").glob("*.ipynb"))]
+    """The chapters, in order, then the pages beside them."""
+    return [*chapters(), *sorted(CHAPTERS.glob("*/*.ipynb"), reverse=True)]
 
 
 def name_of(path: Path) -> str:
-    """What the command line calls a notebook: 04_attention, or cases/04_attention."""
+    """What the command line calls a notebook: 04_attention, or deeper/04_attention."""
     return path.relative_to(CHAPTERS).with_suffix("").as_posix()
 
 

@@ -17,8 +17,8 @@ from nbformat import NotebookNode
 
 from notebooks import CHAPTERS, is_bootstrap, read, tags
 
-MOST_WORDS = 2_500
-MOST_LINES = 250
+MOST_WORDS = 3_000
+MOST_LINES = 300
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 40
 

@@ -160,7 +160,7 @@ def test_every_module_that_says_so_is_built_in_a_chapter():
 
 def test_a_page_of_cases_cites_but_is_not_where_one_meets_a_module():
     page, book = "chapters/cases/04_attention", Book.read(ROOT)
-    assert called(page) == "cases of chapter 4"
+    assert called(page) == "chapter 4, cases"
     assert page in book.prose
     assert page not in book.uses
     assert "chapters/04_attention" in book.uses
