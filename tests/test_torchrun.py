@@ -106,6 +106,6 @@ def test_killed_then_restarted_then_told_to_stop_it_ends_at_the_same_weights(tor
     (out, err), *others = together(2, command, tmp_path)
     assert others == [("", "")]
     assert out.startswith(f"trained {STEPS} steps; saved to model.safetensors\nexact match, held_")
-    assert f"{STEPS}/{STEPS}" in err
+    assert f"step {STEPS} of {STEPS}" in err
     trained = Trainer.resume(tmp_path / "model.safetensors", PAIRS)
     assert_equal_outcome(outcome(trained), together(2, to_the_end)[0])

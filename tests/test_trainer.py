@@ -416,7 +416,7 @@ def test_progress_is_shown_only_when_asked_for(capfd, progress):
     copying_trainer(6).fit(progress=progress)
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert ("6/6" in printed.err) == progress
+    assert ("step 6 of 6" in printed.err) == progress
     if not progress:
         assert printed.err == ""
 

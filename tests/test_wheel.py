@@ -16,7 +16,7 @@ import oldest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"huggingface_hub": "hub"}
+EXTRAS = dict.fromkeys(("huggingface_hub", "sentencepiece", "tokenizers"), "hub")
 EXTRAS |= dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "onnxscript"), "export")
 NEEDED = {"einops", "matplotlib", "num2words", "numpy", "pooch", "safetensors", "torch", "tqdm"}
 MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")

@@ -255,8 +255,9 @@ class Published(nn.Module):
         about = described_for_folder(self)
         check_as_configured(self)
         check_dtype(named_weights(self))
-        content = {**self.kept, "architectures": [self.architecture], **self.config.to_published()}
-        if content.get("num_labels", 0) != len(content.get("id2label") or ()):
+        published = self.config.to_published()
+        content = {**self.kept, "architectures": [self.architecture], **published}
+        if published.get("num_labels") not in (None, len(content.get("id2label") or ())):
             for names in ("id2label", "label2id"):  # of other classes, which it had before
                 content.pop(names, None)
         for key in content.keys() & {"dtype", "torch_dtype"}:

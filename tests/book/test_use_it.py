@@ -140,5 +140,9 @@ def test_transformers_writes_on(exported, monkeypatch, capsys):
     prompts = ["the cat", "a dog sees"]
     written = mt.complete(model, prompts, words, max_new_tokens=8)
     new = names["written"][:, 4:].tolist()
-    assert [words.decode(row) for row in new] == written
+    said = [
+        words.decode_after(words.encode(prompt), row)
+        for prompt, row in zip(prompts, new, strict=True)
+    ]
+    assert said == written
     assert printed.count("the cat") == printed.count("a dog sees") == 1

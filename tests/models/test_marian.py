@@ -426,7 +426,7 @@ def test_output_that_is_not_tied_is_refused(folder):
     path = folder.path / "model.safetensors"
     weights = load_file(path)
     save_file(weights | {"lm_head.weight": weights["model.shared.weight"] + 1}, path)
-    with pytest.raises(ValueError, match="differs from what it is tied to"):
+    with pytest.raises(ValueError, match="differs from the table that it is tied to"):
         folder.kind.from_pretrained(folder.path)
 
 

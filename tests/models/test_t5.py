@@ -429,7 +429,7 @@ def test_two_tables_in_a_stack_are_refused(folder):
     path = folder / "model.safetensors"
     name = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
     save_file(load_file(path) | {name: torch.ones(32, 3, dtype=torch.float64)}, path)
-    with pytest.raises(ValueError, match="differs from what it is tied to"):
+    with pytest.raises(ValueError, match="differs from the table that it is tied to"):
         T5.from_pretrained(folder)
 
 
