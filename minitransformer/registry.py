@@ -31,8 +31,8 @@ def register(kind: Class) -> Class:
     - a model, any `nn.Module`: made by `kind(config)`, it keeps `config`, a dataclass whose fields
       JSON can hold, of `kind.config_class` or derived from it; what else it keeps for its files is
       in the attributes that `kind.besides` names;
-    - what stands around a layer of a model, as `LoRALinear` does: made by `kind(layer,
-      **settings)`, it keeps `settings`, which JSON can hold.
+    - a wrapper of one layer of a model, such as `LoRALinear`: made by `kind(layer, **settings)`,
+      it keeps `settings`, which JSON can hold.
 
     Args:
         kind: the class.

@@ -126,14 +126,14 @@ class Tokenizer(ABC):
 
     @property
     def first_id(self) -> int:
-        """What begins any text: <bos>; where there is none, [CLS] or what ends the text before."""
+        """The id that begins a text: `<bos>`, else `[CLS]`, else the end of the text before."""
         if (index := self.special_id("bos", "cls", "eos")) is None:
             raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
         return index
 
     @property
     def last_id(self) -> int:
-        """What ends a text: <eos>; where there is none, [SEP]."""
+        """The id that ends a text, `<eos>`; without one, `[SEP]`."""
         if (index := self.special_id("eos", "sep")) is None:
             raise ValueError("the tokenizer has no token that ends a text: no eos or sep")
         return index

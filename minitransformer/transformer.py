@@ -58,7 +58,7 @@ class TokenModel(Pretrained):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """What ends a text: the end of this package's tokenizers."""
+        """The ids that end a text, here the end of this package's tokenizers."""
         return (2,)
 
     def initialise(self, generator: torch.Generator | None) -> None:
