@@ -273,10 +273,19 @@ def check_ids(name: str, ids: Tensor) -> None:
         )
 
 
-def check_padding(name: str, ids: Tensor, pad_id: int) -> None:
-    """Raise an error unless rows, (b, length), are filled on the right only."""
+def check_padding(name: str, ids: Tensor, pad_id: int, *, may_begin: bool = False) -> None:
+    """Raise an error unless rows, (b, length), are filled on the right only.
+
+    In front of a token padding would be read as one, or at least shift its position. Where it
+    `may_begin`, pad_id is no padding if all rows begin with it, as targets of T5 and Marian do.
+    """
+    if torch.compiler.is_compiling():  # what is traced would be for rows of some lengths only
+        return
     is_padding = ids == pad_id
-    if known((is_padding[:, :-1] & ~is_padding[:, 1:]).any()):
+    is_wrong = is_padding[:, :-1] & ~is_padding[:, 1:]
+    if may_begin:
+        is_wrong[:, :1] &= ~is_padding[:, 0].all()
+    if known(is_wrong.any()):
         raise ValueError(
             f"{name} must be filled on the right only, got pad_id={pad_id} before other ids"
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.attention import Mask, causal_mask
-from minitransformer.checks import check_ids, check_targets
+from minitransformer.checks import check_ids, check_padding, check_targets
 from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
@@ -69,8 +69,8 @@ class DecoderOnlyTransformer(TokenModel):
         """Score the token that follows each position.
 
         Padding to the right of a row is hidden by the causal mask. In generation rows of unequal
-        length must end together, so there padding stands to the left, and is masked. Without
-        `left_padding` or a `mask` that hides it, it is read as tokens.
+        length must end together, so there padding stands to the left, and is masked; elsewhere it
+        is refused, unless `mask` says what may be seen.
 
         Args:
             ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
@@ -87,9 +87,11 @@ class DecoderOnlyTransformer(TokenModel):
             TypeError: if ids are not integers, or `mask` is not boolean.
             ValueError: if ids are empty, not (b, t), outside the vocabulary or too long; if there
                 is not a cache for each layer, or one holds more positions than another; if `mask`
-                does not broadcast.
+                does not broadcast; if padding stands before other ids and nothing masks it.
         """
         check_ids("ids", ids)
+        if caches is None and left_padding is None and isinstance(mask, str):
+            check_padding("ids", ids, self.config.pad_id)
         start = cached_length(caches, len(self.decoder.layers))
         if left_padding is not None:
             end = start + ids.size(1)
@@ -126,6 +128,8 @@ class DecoderOnlyTransformer(TokenModel):
 
         pad_id = self.config.pad_id
         check_targets(ids, targets, self.config.tgt_vocab_size, pad_id)
+        if isinstance(mask, str):
+            check_padding("ids", ids, pad_id)
         if fast.serves(self):
             return fast.decoder_only_loss(self, ids, targets, smoothing, mask)
         logits = self(ids, mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import padding_mask
-from minitransformer.checks import check_ids, check_rows, check_targets
+from minitransformer.checks import check_ids, check_padding, check_rows, check_targets
 from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
@@ -144,9 +144,11 @@ class Transformer(TokenModel):
 
         Raises:
             TypeError: if ids are not integers.
-            ValueError: if ids are empty, not (b, s), outside the vocabulary or too long.
+            ValueError: if ids are empty, not (b, s), outside the vocabulary or too long; if
+                padding stands before other ids.
         """
         check_ids("src_ids", src_ids)
+        check_padding("src_ids", src_ids, self.config.pad_id)
         src_mask = padding_mask(src_ids, self.config.pad_id)
         src = self.dropout(self.embed(self.src_embedding, src_ids))
         return self.encoder(src, src_mask), src_mask
@@ -161,6 +163,7 @@ class Transformer(TokenModel):
         """Score the token that follows each target position.
 
         Padding stands to the right of a row, where the causal mask hides it from real tokens.
+        All rows may begin with pad_id nevertheless, as targets of some published models do.
 
         Args:
             tgt_ids: (b, t), an integer dtype; with caches, only the positions not in them yet.
@@ -174,9 +177,12 @@ class Transformer(TokenModel):
         Raises:
             TypeError: if ids are not integers.
             ValueError: if ids are empty, not (b, t), outside the vocabulary or too long; if there
-                is not a cache for each layer, or one holds more positions than another.
+                is not a cache for each layer, or one holds more positions than another; without
+                caches, if padding stands before other ids.
         """
         check_ids("tgt_ids", tgt_ids)
+        if caches is None:
+            check_padding("tgt_ids", tgt_ids, self.config.pad_id, may_begin=True)
         start = cached_length(caches, len(self.decoder.layers))
         tgt = self.dropout(self.embed(self.tgt_embedding, tgt_ids, start))
         return self.output_projection(self.decoder(tgt, memory, "causal", memory_mask, caches))
@@ -193,7 +199,8 @@ class Transformer(TokenModel):
 
         Raises:
             TypeError: if ids are not integers.
-            ValueError: if batch sizes differ, or ids are empty, outside the vocabulary or too long.
+            ValueError: if batch sizes differ, or ids are empty, outside the vocabulary or too long,
+                or padding stands before other ids.
         """
         check_rows(src_ids, tgt_ids)
         return self.decode(tgt_ids, *self.encode(src_ids))
@@ -222,6 +229,8 @@ class Transformer(TokenModel):
         check_rows(src_ids, tgt_ids)
         pad_id = self.config.pad_id
         check_targets(tgt_ids, targets, self.config.tgt_vocab_size, pad_id)
+        check_padding("src_ids", src_ids, pad_id)
+        check_padding("tgt_ids", tgt_ids, pad_id, may_begin=True)
         if fast.serves(self):
             return fast.translation_loss(self, src_ids, tgt_ids, targets, smoothing)
         logits = self(src_ids, tgt_ids)

@@ -624,10 +624,27 @@ HOLES = {"left": [[0, 0, 5, 6], [4, 3, 5, 6]], "one": [[0, 5], [4, 6]], "inside"
 
 @pytest.mark.parametrize("rows", HOLES.values(), ids=HOLES.keys())
 @pytest.mark.parametrize("is_open", [True, False], ids=["fast", "plain"])
-def test_prompts_with_padding_before_a_token_are_refused(rows, is_open):
-    message = "^prompts must be filled on the right only, got pad_id=0 before"
-    with nullcontext() if is_open else fast.disabled(), pytest.raises(ValueError, match=message):
-        generate(decoder_only_model(), torch.tensor(rows), max_new_tokens=2)
+def test_padding_before_a_token_is_refused_everywhere(rows, is_open):
+    ids = torch.tensor(rows)
+    right = ids.masked_fill(ids == 0, 9)
+    writer, model = decoder_only_model(), small_model()
+    with nullcontext() if is_open else fast.disabled():
+        for name, call in {
+            "ids": lambda: writer(ids),
+            "ids ": lambda: writer.loss(ids, right),
+            "prompts": lambda: generate(writer, ids, max_new_tokens=2),
+            "src_ids": lambda: model(ids, right),
+            "src_ids ": lambda: model.loss(ids, right, right),
+            "src_ids  ": lambda: generate(model, ids, max_new_tokens=2),
+            "tgt_ids": lambda: model(right, ids),
+            "tgt_ids ": lambda: model.loss(right, ids, right),
+        }.items():
+            message = f"^{name.strip()} must be filled on the right only, got pad_id=0 before"
+            with pytest.raises(ValueError, match=message):
+                call()
+        # Targets may all begin with it, and a mask says itself what may be seen.
+        model(right, torch.cat([torch.zeros_like(right[:, :1]), right], dim=1))
+        writer(ids, torch.ones(ids.size(1), ids.size(1), dtype=torch.bool).tril())
 
 
 PENALTIES = {
