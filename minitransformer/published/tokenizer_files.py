@@ -43,9 +43,10 @@ def content_of(files: Mapping[str, bytes], settings: Settings, side: str) -> tup
         raise FileNotFoundError(f"there is no tokenizer: no {wanted}")
     if side not in ("source", "target")[: 2 if "target.spm" in kind else 1]:
         raise ValueError(f"side is {side!r}, but there is one tokenizer for both sides")
+    config, cut = settings["tokenizer_config.json"], None
     if not KINDS[kind]:
-        return parsed(files, "tokenizer.json"), None
-    family, config, cut = family_of(kind, files, settings), settings["tokenizer_config.json"], None
+        return as_configured(parsed(files, "tokenizer.json"), config), None
+    family = family_of(kind, files, settings)
     if kind == ("vocab.txt",):
         made = word_piece(lines_of(files["vocab.txt"]), config)
     elif kind == ("vocab.json", "merges.txt"):
@@ -60,6 +61,28 @@ def content_of(files: Mapping[str, bytes], settings: Settings, side: str) -> tup
         if made.token_to_id(token["content"]) is None:
             made.add_tokens([library("tokenizers").AddedToken(**token)])
     return json.loads(made.to_str()), cut
+
+
+def as_configured(state: State, config: State) -> State:
+    """The content of a `tokenizer.json`, in which the settings beside it have the last word.
+
+    That holds for the classes that read these settings; others take the file as it is.
+    """
+    name = str(config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
+    changes: dict[str, dict[str, str]] = {}  # by the type of a part: its entry, by the setting
+    if name in ("Bert", "DistilBert"):
+        entries = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars"}
+        changes["BertNormalizer"] = entries | {"strip_accents": "strip_accents"}
+    elif name in ("GPT2", "Roberta", "Bart"):
+        changes = dict.fromkeys(
+            ("ByteLevel", "RobertaProcessing"), {"add_prefix_space": "add_prefix_space"}
+        )
+    for part in ("normalizer", "pre_tokenizer", "post_processor"):
+        kind = (state.get(part) or {}).get("type")
+        for setting, entry in changes.get(kind, {}).items():
+            if setting in config:
+                state[part][entry] = config[setting]
+    return state
 
 
 def family_of(kind: tuple[str, ...], files: Mapping[str, bytes], settings: Settings) -> str:

@@ -299,6 +299,27 @@ def test_vocabulary_of_bert(settings, name, ending, tmp_path):
     assert ours.encode_pair("two hundred", "a dog") == (pair["input_ids"], pair["token_type_ids"])
 
 
+CONTRADICTIONS = {
+    "lower case": ("bert cased", "Bert", {"do_lower_case": True}),
+    "upper case": ("bert", "Bert", {"do_lower_case": False}),
+    "accents kept": ("bert", "DistilBert", {"do_lower_case": True, "strip_accents": False}),
+    "Chinese": ("bert", "Bert", {"do_lower_case": True, "tokenize_chinese_chars": False}),
+    "space": ("gpt2", "GPT2", {"add_prefix_space": True}),
+    "no space": ("roberta with a space before", "Roberta", {"add_prefix_space": False}),
+    "another class": ("bert", "PreTrained", {"do_lower_case": False}),
+}
+
+
+@pytest.mark.parametrize(("kind", "name", "settings"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_settings_have_the_last_word_where_their_class_reads_them(kind, name, settings, tmp_path):
+    state = trained(kind)[1]
+    is_fast = "Fast" if name == "PreTrained" else ""
+    settings = {"tokenizer_class": f"{name}Tokenizer{is_fast}"} | settings
+    write(tmp_path, tokenizer_json=state, tokenizer_config_json=settings)
+    ours = PublishedTokenizer.from_pretrained(tmp_path)
+    assert_same(ours, transformers.AutoTokenizer.from_pretrained(tmp_path))
+
+
 def t5_folder(folder):
     """T5's one file."""
     return write(folder, spiece_model=sentence_piece(), config_json={"model_type": "t5"})
