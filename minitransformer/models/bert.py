@@ -101,6 +101,12 @@ class BERT(Published):
         if cls.kind == "Model" and "pooler" in cls.config_class.family(content).keys:
             pooler = any(name.endswith("pooler.dense.weight") for name in weights)
             content = {**content, "pooler": pooler}
+        heads = content.get("architectures") or [cls.kind]
+        if cls.kind != "Model" and all(str(head).endswith("Model") for head in heads):
+            raise ValueError(
+                f"{heads[0]} has no head for {cls.__name__}: read it with BERT, and load its "
+                "weights into a new model, model.load_state_dict(bert.state_dict(), strict=False)"
+            )
         return super().from_published(content, weights)
 
     def initialise(self, generator: torch.Generator | None) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 import minitransformer as mt
 from minitransformer.models import (
+    BERT,
     GPT2,
     BERTForSequenceClassification,
     Llama,
@@ -135,3 +136,21 @@ def test_a_tokenizer_in_a_used_folder_is_the_one_that_is_read(words, tmp_path):
     tokenizer.save_pretrained(used)
     assert PublishedTokenizer.from_pretrained(used).encode("the town") == [5, 6]
     assert sorted(os.listdir(used)) == ["vocab.txt"]
+
+
+def test_an_encoder_is_the_beginning_of_a_classifier(tmp_path):
+    """One that was published without a head names the way; what it computes stays."""
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 20}
+    config = transformers.BertConfig(vocab_size=30, num_hidden_layers=1, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="BertModel has no head for BERTForSequenceClassificat"):
+        BERTForSequenceClassification.from_pretrained(tmp_path)
+    encoder = BERT.from_pretrained(tmp_path)
+    model = BERTForSequenceClassification(encoder.config).eval()
+    named = model.load_state_dict(encoder.state_dict(), strict=False)
+    assert (named.missing_keys, named.unexpected_keys) == (
+        ["classifier.weight", "classifier.bias"],
+        [],
+    )
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(model.encode(ids), encoder.encode(ids))
