@@ -74,9 +74,8 @@ def as_configured(state: State, config: State) -> State:
         entries = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars"}
         changes["BertNormalizer"] = entries | {"strip_accents": "strip_accents"}
     elif name in ("GPT2", "Roberta", "Bart"):
-        changes = dict.fromkeys(
-            ("ByteLevel", "RobertaProcessing"), {"add_prefix_space": "add_prefix_space"}
-        )
+        entries = {"add_prefix_space": "add_prefix_space"}
+        changes = {"ByteLevel": entries, "RobertaProcessing": entries}
     for part in ("normalizer", "pre_tokenizer", "post_processor"):
         kind = (state.get(part) or {}).get("type")
         for setting, entry in changes.get(kind, {}).items():
