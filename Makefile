@@ -1,7 +1,7 @@
 # make book        build the site
 # make quick       check style and types, run the tests of what does not train
 # make test        run one case of each kind, every chapter, every page
-# make everything  run all cases, the pages of cases too, once more without vector units
+# make everything  run all cases, the deeper pages too, once more without vector units
 # make everywhere  run tests and chapters under what differs between machines
 # make notebooks   run the chapters again and save their outputs
 # make colab       run the chapters with the versions that Colab has

@@ -1,48 +1,54 @@
-// The index of questions: leaves in sight those that contain every word typed, of all its
-// pages. Until the others are there, or where they cannot be read (in a page opened as a
-// file), the links to them take the words along.
+// The index of questions: those that share words with what is typed come first, the best on top.
+// A word counts as much as it is rare here; common words and endings count for nothing.
 
 const words = document.querySelector("#question-words");
 const page = words.closest("section");
-const links = [...page.querySelectorAll(':scope > p a[href^="questions"]')];
 const count = document.querySelector("#question-count");
-let topics = sections(page);
-let fetched;
+const topics = [...page.querySelectorAll(":scope > section")];
+const STOP = new Set(
+  "a an and are as at be but by can do does for from get has have how i if in into is it its me my not of on or our should that the their them then there these they this to use using was we what when where which while who why will with would you your".split(" "),
+);
 
-function sections(parent) {
-  return [...parent.querySelectorAll(":scope > section")].map((section) => ({
-    section,
-    questions: [...section.querySelectorAll(":scope > ul > li")].map((item) => [item, item.textContent.toLowerCase()]),
-  }));
+export function wordsOf(text) {
+  const plain = text.toLowerCase().replace(/√/g, " sqrt ").replace(/[’']s\b/g, "");
+  return (plain.match(/[\p{L}\p{N}]+/gu) ?? []).filter((word) => !STOP.has(word)).map(stem);
 }
 
-async function read(link) {
-  const answer = await fetch(link.pathname);
-  if (!answer.ok) throw new Error(answer.statusText);
-  const other = new DOMParser().parseFromString(await answer.text(), "text/html");
-  return sections(document.adoptNode(other.querySelector("#question-words").closest("section")));
+function stem(word) {
+  return word.length > 4 ? word.replace(/(ies)$/, "y").replace(/(ing|ed|es|s)$/, "") : word;
 }
 
-async function readOthers() {
-  const found = await Promise.all(links.map(read));
-  for (const { section } of found.flat()) page.append(section);
-  topics = [...topics, ...found.flat()];
+const questions = topics.flatMap((section) =>
+  [...section.querySelectorAll(":scope > ul > li")].map((item) => ({
+    item,
+    list: item.parentElement,
+    words: wordsOf(`${item.textContent} ${section.querySelector("h2").textContent}`),
+  })),
+);
+const found = document.createElement("ul");
+found.id = "questions-found";
+page.insertBefore(found, topics[0]);
+
+function rarity(word) {
+  const holding = questions.filter((question) => question.words.some((other) => other.startsWith(word)));
+  return holding.length ? Math.log(1 + questions.length / holding.length) : 0;
 }
 
 function filter() {
-  const typed = words.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let found = 0;
-  let all = 0;
-  for (const { section, questions } of topics) {
-    for (const [item, text] of questions) item.hidden = !typed.every((word) => text.includes(word));
-    const shown = questions.filter(([item]) => !item.hidden).length;
-    section.hidden = shown === 0;
-    found += shown;
-    all += questions.length;
+  const typed = [...new Set(wordsOf(words.value))].map((word) => [word, rarity(word)]);
+  for (const section of topics) section.hidden = typed.length > 0;
+  for (const { item, list } of questions) list.append(item);
+  if (typed.length === 0) {
+    count.textContent = `${questions.length} questions`;
+    return;
   }
-  for (const link of links) link.search = new URLSearchParams(typed.length ? { words: words.value } : {});
-  count.textContent = typed.length ? `${found} of ${all} questions` : `${all} questions`;
-  if (typed.length) fetched ??= readOthers().then(filter, () => {});
+  const score = (question) =>
+    typed.reduce((sum, [word, weight]) => sum + (question.words.some((other) => other.startsWith(word)) ? weight : 0), 0);
+  const scored = questions.map((question) => [score(question), question]).filter(([points]) => points > 0);
+  const best = Math.max(0, ...scored.map(([points]) => points));
+  const shown = scored.filter(([points]) => points >= 0.6 * best).sort(([a], [b]) => b - a);
+  for (const [, { item }] of shown) found.append(item);
+  count.textContent = `${shown.length} of ${questions.length} questions`;
 }
 
 words.addEventListener("input", filter);

@@ -4,7 +4,7 @@
     python tools book          build the site in `_build/html`; a warning fails it
     python tools quick         check style and types, run the tests of what does not train
     python tools test          run one case of each kind, every chapter, every page
-    python tools everything    run all cases, the pages of cases too, once more without vector units
+    python tools everything    run all cases, the deeper pages too, once more without vector units
 
 `install` comes first by itself. It does nothing while `.venv` is younger than what it is made from.
 """

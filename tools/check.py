@@ -2,7 +2,7 @@
 
     python tools/check.py quick         before a commit: style, types, what trains nothing
     python tools/check.py test          one case of each kind, every chapter, every page
-    python tools/check.py everything    all cases, the pages of cases, a plainer processor
+    python tools/check.py everything    all cases, the deeper pages, a plainer processor
 
 Exits with 1 if anything failed.
 
@@ -113,13 +113,15 @@ def tests(*options: str) -> Stage:
     return Stage("tests", ["-m", "pytest", *spread, "--ignore=tests/site", *options], ONE_THREAD)
 
 
-def chapters(names: Sequence[str] = (), *, lax: bool = False, cases: bool = True) -> Stage:
+def chapters(names: Sequence[str] = (), *, lax: bool = False, deeper: bool = True) -> Stage:
     """Notebooks, all when none is named, run again and their outputs compared, unless `lax`.
 
     The last chapters take longest: they begin, so that no core waits for one at the end.
     """
     found = [f"chapters/{name}.ipynb" for name in names] or sorted(
-        glob("chapters/**/*.ipynb" if cases else "chapters/*.ipynb", root_dir=ROOT, recursive=True),
+        glob(
+            "chapters/**/*.ipynb" if deeper else "chapters/*.ipynb", root_dir=ROOT, recursive=True
+        ),
         key=lambda path: (path.count("/") == 1, path),
         reverse=True,
     )
@@ -151,7 +153,7 @@ def stages(*, everything: bool = False) -> Iterator[Stage]:
     yield from style()
     yield site
     yield tests(*of_each_kind)
-    yield chapters(cases=everything)
+    yield chapters(deeper=everything)
     pages = ["-n", "auto", "--dist", "loadgroup", "tests/site", *of_each_kind]
     yield Stage("pages", ["-m", "pytest", *pages], ONE_THREAD)
     if everything:

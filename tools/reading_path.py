@@ -1,11 +1,10 @@
-"""What a first reading of each chapter takes: its path, without second readings.
+"""How long each chapter is: words, visible lines of code, minutes.
 
     python tools/reading_path.py                 a table
-    python tools/reading_path.py 04_attention    the path itself, as text
+    python tools/reading_path.py 04_attention    the chapter as text
 
-A section is a second reading if its heading begins with `Second reading: `, with all sections
-below it. Questions, exercises and further reading come after the path. Code counts where its lines
-can be seen: cells that hide their input do not.
+Exercises and further reading come after the path, the part that is read: they take no minutes. Code
+counts where its lines can be seen: cells that hide their input do not.
 """
 
 import re
@@ -22,8 +21,7 @@ MOST_LINES = 300
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 40
 
-LATER = "Second reading: "
-AFTER_THE_PATH = ("Questions readers ask", "Exercises", "Further reading")
+AFTER_THE_PATH = ("Exercises", "Further reading")
 HEADING = re.compile(r"(#+) (.+)")
 FENCE = "```"
 
@@ -56,7 +54,7 @@ def parts(nb: NotebookNode) -> Iterator[tuple[str, str]]:
             if not in_code and (heading := HEADING.fullmatch(line)):
                 level, title = len(heading[1]), heading[2].strip()
                 if not skipping or level <= skipping:
-                    skipping = level if title.startswith((LATER, *AFTER_THE_PATH)) else 0
+                    skipping = level if title in AFTER_THE_PATH else 0
             if not skipping:
                 kept.append(line)
         if any(kept):

@@ -20,6 +20,13 @@ def test_path_is_short(path):
 
 
 @each_chapter
+def test_chapter_is_short(path):
+    """With its exercises, and all that it says."""
+    prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    assert words_of(prose) <= MOST_WORDS
+
+
+@each_chapter
 def test_opening_says_how_long_the_path_takes(path):
     nb = read(path)
     (said,) = re.findall(r"The path takes about (\d+) minutes", nb.cells[0].source)
@@ -52,19 +59,17 @@ def notebook(*cells):
     )
 
 
-def test_second_readings_and_what_lies_below_them_are_left_out():
+def test_exercises_and_further_reading_are_left_out():
     nb = notebook(
         "# Title\n\none two\n\n## First\n\nthree",
         ("x = 1\n\ny = 2", ()),
-        "### Second reading: more\n\nleft out\n\n#### Deeper\n\nleft out",
+        "## Exercises\n\n### Exercise 1 (easy)\n\nleft out",
         ("left_out = 1", ()),
-        "### Back\n\nfour\n\n## Second reading: all of it",
-        "left out\n\n### Below\n\nleft out",
-        "## Questions readers ask\n\nleft out\n\n## Recap\n\nfive",
+        "## Further reading\n\nleft out\n\n## Recap\n\nfour",
     )
     prose = " ".join(text for kind, text in parts(nb) if kind == "markdown")
     assert "left" not in prose
-    for word in ("one", "two", "three", "four", "five"):
+    for word in ("one", "two", "three", "four"):
         assert word in prose
     assert path_of(nb).lines == 2
 
@@ -75,7 +80,7 @@ def test_only_code_that_can_be_seen_counts():
 
 
 def test_headings_inside_code_are_none():
-    nb = notebook("# Title\n\n```bash\n# Second reading: no\n```\n\nstill here")
+    nb = notebook("# Title\n\n```bash\n## Exercises\n```\n\nstill here")
     assert "still here" in next(parts(nb))[1]
 
 

@@ -158,9 +158,9 @@ def test_every_module_that_says_so_is_built_in_a_chapter():
     assert set(book.prose) == {page.removesuffix(".html") for page in CHAPTERS}
 
 
-def test_a_page_of_cases_cites_but_is_not_where_one_meets_a_module():
-    page, book = "chapters/cases/04_attention", Book.read(ROOT)
-    assert called(page) == "chapter 4, cases"
+def test_a_deeper_page_cites_but_is_not_where_one_meets_a_module():
+    page, book = "chapters/deeper/04_attention", Book.read(ROOT)
+    assert called(page) == "chapter 4, deeper"
     assert page in book.prose
     assert page not in book.uses
     assert "chapters/04_attention" in book.uses

@@ -34,7 +34,9 @@ LOADED = {
 def toc_pages() -> list[str]:
     """The pages that `_toc.yml` lists, without a suffix."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"], *(page["file"] for part in toc["parts"] for page in part["chapters"])]
+    pages = (page for part in toc["parts"] for page in part["chapters"])
+    listed = ((page, *page.get("sections", ())) for page in pages)
+    return [toc["root"], *(page["file"] for group in listed for page in group)]
 
 
 PAGES = [f"{page}.html" for page in toc_pages()]
