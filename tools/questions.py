@@ -21,13 +21,14 @@ BLOCK = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 OPENING = """\
 # Questions
 
-Each question leads to its answer, on a page beside a chapter. Filter them by a few words of yours, such as *mask cache* or
-*NaN float16*.
+Each question leads to its answer, on a page beside a chapter. Filter them by a few words, such as
+*mask cache* or *NaN float16*.
 
 ```{raw} html
 <form id="question-filter" role="search" hidden>
   <label for="question-words">Words of your question</label>
-  <input id="question-words" type="search" autocomplete="off" spellcheck="false" aria-describedby="question-count">
+  <input id="question-words" type="search" autocomplete="off" spellcheck="false"
+    aria-describedby="question-count">
   <output id="question-count" for="question-words"></output>
 </form>
 <script type="module" src="../_static/questions.mjs"></script>

@@ -1,6 +1,6 @@
 """The index of questions is that of the deeper pages, and short."""
 
-from questions import PAGE, headings, index, questions
+from questions import PAGE, headings, index
 
 MOST_LINES = 450
 
