@@ -1,15 +1,13 @@
 // The index of questions: those that share words with what is typed come first, the best on top.
 // A word counts as much as it is rare here; common words and endings count for nothing.
 
+import { STOP } from "./stop_words.mjs";
+
 const words = document.querySelector("#question-words");
 const page = words.closest("section");
 const count = document.querySelector("#question-count");
 const topics = [...page.querySelectorAll(":scope > section")];
-const STOP = new Set(
-  "a an and are as at be but by can do does for from get has have how i if in into is it its me my not of on or our should that the their them then there these they this to use using was we what when where which while who why will with would you your".split(" "),
-);
-
-export function wordsOf(text) {
+function wordsOf(text) {
   const plain = text.toLowerCase().replace(/√/g, " sqrt ").replace(/[’']s\b/g, "");
   return (plain.match(/[\p{L}\p{N}]+/gu) ?? []).filter((word) => !STOP.has(word)).map(stem);
 }

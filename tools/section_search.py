@@ -1,0 +1,74 @@
+"""A Sphinx extension: a search that finds sections, ranked and small, by Pagefind.
+
+Each section of each page is a record of its own, so that a result leads to the place and not to
+the top of a long page. `_static/search.mjs` asks; where a page is opened as a file, a browser
+loads no module, and Sphinx's own search answers.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from bs4 import BeautifulSoup, SoupStrainer, Tag
+from pagefind.index import IndexConfig, PagefindIndex
+from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
+
+UNREAD = "script, style, .headerlink, .hide, .tag_hide-cell, .tag_hide-input, .cell_output, nav"
+WEIGHTS = {"chapters/deeper/": 0.8, "chapters/api": 0.3, "chapters/bibliography": 0.3}
+ARTICLE = SoupStrainer("article", class_="bd-article")
+
+
+def records(page: Path, site: Path) -> Iterator[tuple[str, str]]:
+    """Address and HTML of each section of a built page, without what lies in its subsections."""
+    soup = BeautifulSoup(page.read_text(encoding="utf-8"), "lxml", parse_only=ARTICLE)
+    article = soup.select_one("article.bd-article")
+    if article is None or (first := article.find("h1")) is None:
+        return
+    for part in article.select(UNREAD):
+        part.decompose()
+    title, name = words(first), page.relative_to(site).as_posix()
+    weight = next((w for start, w in WEIGHTS.items() if name.startswith(start)), 1.0)
+    # From the innermost outwards: what a section's own record holds leaves those around it.
+    for section in reversed(article.find_all("section")):
+        heading = section.find(["h1", "h2", "h3"], recursive=False)
+        section.extract()
+        if heading is None:
+            continue
+        heading.extract()
+        text = words(section)
+        yield (
+            f"{name}#{section['id']}",
+            f"<html lang=en><body><h1>{escape(words(heading))}</h1>"
+            f"<p data-pagefind-weight={weight}>{escape(text)}</p>"
+            f"<i data-pagefind-meta=page>{escape(title)}</i>",
+        )
+
+
+def words(part: Tag) -> str:
+    """The text of a part, with single spaces."""
+    return " ".join(part.get_text(" ").split())
+
+
+async def write(site: Path) -> None:
+    """Write the index into the site's folder `pagefind`."""
+    config = IndexConfig(output_path=str(site / "pagefind"), force_language="en")
+    async with PagefindIndex(config=config) as index:
+        for page in sorted([site / "index.html", *site.glob("chapters/**/*.html")]):
+            for address, content in records(page, site):
+                await index.add_html_file(content=content, url=f"/{address}")
+    for part in (site / "pagefind").glob("pagefind-*ui*"):  # forms of its own, not used here
+        part.unlink()
+
+
+def index_sections(app: Sphinx, exception: Exception | None) -> None:
+    """Index what has been built."""
+    if exception is None and isinstance(app.builder, StandaloneHTMLBuilder):
+        asyncio.run(write(Path(app.outdir)))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the indexing."""
+    app.connect("build-finished", index_sections)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
