@@ -8,11 +8,31 @@ Built in chapters 3, 4 and 9.
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
+
+
+def library(name: str, extra: str) -> Any:
+    """A library that few need, which comes with one of the package's extras.
+
+    Raises:
+        ImportError: if it is not installed; the error names the extra.
+
+    Example:
+        >>> library("engine_of_nobody", "export")
+        Traceback (most recent call last):
+        ImportError: this takes engine_of_nobody: pip install 'minitransformer[export]'
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"this takes {name.partition('.')[0]}: pip install 'minitransformer[{extra}]'"
+        ) from error
 
 
 def known(condition: Tensor) -> bool | None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from minitransformer.checks import library
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -50,7 +52,7 @@ def use_book_style() -> None:
         ...     plt.rcParams["image.cmap"]
         'cividis'
     """
-    import matplotlib.pyplot as plt
+    plt = library("matplotlib.pyplot", "book")
     from cycler import cycler
 
     plt.rcParams.update(STYLE | {"axes.prop_cycle": cycler(color=COLOURS)})
@@ -88,7 +90,7 @@ def plot_attention(
         >>> plot_attention(weights, ["ich", "bin"], ["I", "am"], ax=ax, title="head 0")
         <Axes: title={'center': 'head 0'}>
     """
-    import matplotlib.pyplot as plt
+    plt = library("matplotlib.pyplot", "book")
 
     if weights.shape != (len(query_labels), len(key_labels)):
         raise ValueError(
@@ -123,7 +125,7 @@ def plot_attention_grid(
         ['head 0', 'head 1', 'head 2']
         >>> plt.close(figure)
     """
-    import matplotlib.pyplot as plt
+    plt = library("matplotlib.pyplot", "book")
 
     num_heads = weights.size(0)
     rows = -(-num_heads // columns)
@@ -184,7 +186,7 @@ def plot_history(
         >>> plot_history(history, "loss", ax=Figure().subplots())
         <Axes: xlabel='step', ylabel='loss'>
     """
-    import matplotlib.pyplot as plt
+    plt = library("matplotlib.pyplot", "book")
 
     if not names:
         raise ValueError("names must hold at least 1 name, got 0")

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = dict.fromkeys(("huggingface_hub", "sentencepiece", "tokenizers"), "hub")
+EXTRAS |= dict.fromkeys(("einops", "matplotlib", "num2words", "pooch"), "book")
 EXTRAS |= dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "onnxscript"), "export")
-NEEDED = {"einops", "matplotlib", "num2words", "numpy", "pooch", "safetensors", "torch", "tqdm"}
+NEEDED = {"numpy", "safetensors", "torch", "tqdm"}
 MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")
 
 
@@ -79,3 +80,33 @@ def test_bound_of_another_kind_is_refused(tmp_path):
     path.write_text('[project]\ndependencies = ["torch~=2.5"]', encoding="utf-8")
     with pytest.raises(ValueError, match=r"'torch~=2\.5' is no lower bound, such as 'torch>=2\.5'"):
         oldest.versions(path)
+
+
+WITHOUT = """
+import sys
+
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # none of these can be imported
+import minitransformer as mt
+import torch
+
+letters = mt.CharacterTokenizer.train(["ab"])
+sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8}
+config = mt.TransformerConfig(letters.vocab_size, letters.vocab_size, **sizes)
+training = mt.TrainingConfig(steps=2, warmup_steps=1, batch_size=2)
+trainer = mt.Trainer(mt.Transformer(config), [("ab", "ba")] * 2, letters, letters, training)
+trainer.fit(progress=False)
+for call in (lambda: mt.number_in_words(3, "en"), lambda: mt.plot_attention(torch.ones(1, 1), "a", "b")):
+    try:
+        call()
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_what_is_needed_is_enough_for_a_training():
+    command = [sys.executable, "-c", WITHOUT, *EXTRAS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.splitlines() == [
+        f"this takes {name}: pip install 'minitransformer[book]'"
+        for name in ("num2words", "matplotlib")
+    ]

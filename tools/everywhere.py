@@ -146,7 +146,7 @@ def places(scratch: Path) -> list[Place]:
         versions("python3.12", "python3.12", *pinned),
         versions("python3.13", "python3.13", *pinned),
         versions("oldest", "python3.11", *oldest.versions(), *others("-e", ".")),
-        versions("newest", "python3.13", *others("--upgrade", "-e", ".[export]")),
+        versions("newest", "python3.13", *others("--upgrade", "-e", ".[book,export]")),
     ]
 
 

@@ -58,7 +58,7 @@ if importlib.util.find_spec("minitransformer") is None:
     from importlib.metadata import distributions
 
     torch = [f"torch=={found.version}" for found in distributions(name="torch")]
-    package = "git+{url}"
+    package = "minitransformer[book] @ git+{url}"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", package, *torch], check=True)
     importlib.invalidate_caches()"""

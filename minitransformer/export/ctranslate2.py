@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minitransformer.checks import library
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_kit, export_folder, installed, tokens_of
+from minitransformer.export.folder import check_kit, export_folder, tokens_of
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
@@ -71,7 +72,7 @@ def to_ctranslate2(
 
 
     """
-    installed("ctranslate2")
+    library("ctranslate2", "export")
     check_kit(model, tokenizers)
     config = model.config
     if config.num_encoder_layers and config.positional_encoding in ("alibi", "rotary"):

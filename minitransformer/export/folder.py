@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from minitransformer.pretrained import TOKENIZERS, check_tokenizers, vocabularie
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 
-__all__ = ["check_exportable", "check_kit", "export_folder", "installed", "tokens_of"]
+__all__ = ["check_exportable", "check_kit", "export_folder", "tokens_of"]
 
 
 def check_exportable(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
@@ -87,15 +86,3 @@ def tokens_of(model: Any, tokenizers: Mapping[str, Tokenizer]) -> list[list[str]
         tokens = tokenizers[side].tokens if side in tokenizers else Tokenizer.special_tokens[:size]
         names.append([*tokens, *(f"#{index}" for index in range(len(tokens), size))])
     return names
-
-
-def installed(name: str) -> None:
-    """Raise an error that says how to install a library, unless it is there.
-
-    Example:
-        >>> installed("engine_of_nobody")
-        Traceback (most recent call last):
-        ImportError: this export needs engine_of_nobody: pip install 'minitransformer[export]'
-    """
-    if find_spec(name) is None:
-        raise ImportError(f"this export needs {name}: pip install 'minitransformer[export]'")

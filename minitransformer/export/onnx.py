@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.export import ExportedProgram
 
+from minitransformer.checks import library
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_exportable, export_folder, installed
+from minitransformer.export.folder import check_exportable, export_folder
 from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
 from minitransformer.tokenization import Tokenizer
@@ -59,8 +60,8 @@ def to_onnx(
 
 
     """
-    for library in ("onnx", "onnxscript"):
-        installed(library)
+    for name in ("onnx", "onnxscript"):
+        library(name, "export")
     check_exportable(model, tokenizers)
     with export_folder(folder, tokenizers) as unfinished:
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that

@@ -9,8 +9,9 @@ Source: the classes `GPT2Tokenizer`, `RobertaTokenizer`, `Qwen2Tokenizer`, `Bert
 
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
+
+from minitransformer.checks import library
 
 State = dict[str, Any]
 Settings = Mapping[str, State]
@@ -55,11 +56,11 @@ def content_of(files: Mapping[str, bytes], settings: Settings, side: str) -> tup
         if "target_vocab.json" in files or config.get("separate_vocabs"):
             raise ValueError("there is a vocabulary for each side, expected one for both")
         file = files[f"{side}.spm" if family == "marian" else kind[0]]
-        cut = library("sentencepiece").SentencePieceProcessor(model_proto=file)
+        cut = library("sentencepiece", "hub").SentencePieceProcessor(model_proto=file)
         made = for_pieces(family, cut, parsed(files, "vocab.json"), config)
     for token in added_later(settings):
         if made.token_to_id(token["content"]) is None:
-            made.add_tokens([library("tokenizers").AddedToken(**token)])
+            made.add_tokens([library("tokenizers", "hub").AddedToken(**token)])
     return json.loads(made.to_str()), cut
 
 
@@ -106,7 +107,7 @@ def family_of(kind: tuple[str, ...], files: Mapping[str, bytes], settings: Setti
 def word_piece(tokens: list[str], config: State) -> Any:
     """BERT's tokenizer."""
     roles = ("unk", "sep", "cls", "pad", "mask")
-    return library("tokenizers").implementations.BertWordPieceTokenizer(
+    return library("tokenizers", "hub").implementations.BertWordPieceTokenizer(
         {token: index for index, token in enumerate(tokens)},
         handle_chinese_chars=config.get("tokenize_chinese_chars", True),
         strip_accents=config.get("strip_accents"),
@@ -117,7 +118,7 @@ def word_piece(tokens: list[str], config: State) -> Any:
 
 def byte_level(family: str, files: Mapping[str, bytes], space: bool) -> Any:
     """GPT-2's tokenizer, RoBERTa's or BART's with tokens around texts, or Qwen's."""
-    tk, vocab = library("tokenizers"), parsed(files, "vocab.json")
+    tk, vocab = library("tokenizers", "hub"), parsed(files, "vocab.json")
     merges = [tuple(line.split(" ")) for line in lines_of(files["merges.txt"])]
     merges = [pair for pair in merges if pair[0] not in ("", "#version:")]
     made = tk.implementations.ByteLevelBPETokenizer(vocab, merges, add_prefix_space=space)
@@ -140,7 +141,7 @@ def for_pieces(family: str, cut: Any, vocab: State, config: State) -> Any:
     if family not in ("t5", "mt5"):
         sentinels = []
     vocab |= {token: len(vocab) + place for place, token in enumerate(sentinels)}
-    tk = library("tokenizers")
+    tk = library("tokenizers", "hub")
     made = tk.Tokenizer(tk.models.WordLevel(vocab, "<unk>"))
     add_special(made, [token for token in (*SPECIAL, *sentinels) if token in vocab])
     is_llama = family in ("llama", "mistral")
@@ -159,7 +160,7 @@ def for_pieces(family: str, cut: Any, vocab: State, config: State) -> Any:
 
 def add_special(made: Any, tokens: list[str]) -> None:
     """Make these tokens special; a mask takes the space before it along."""
-    kind = library("tokenizers").AddedToken
+    kind = library("tokenizers", "hub").AddedToken
     made.add_special_tokens([kind(t, lstrip=t == "<mask>", normalized=False) for t in tokens])
 
 
@@ -179,17 +180,7 @@ def added_later(settings: Settings) -> list[State]:
 
 def from_state(state: State) -> Any:
     """The tokenizer of the library `tokenizers` that has this content."""
-    return library("tokenizers").Tokenizer.from_str(json.dumps(state))
-
-
-def library(name: str) -> Any:
-    """One of the libraries that published tokenizers take."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"published tokenizers take the library {name}: pip install 'minitransformer[hub]'"
-        ) from error
+    return library("tokenizers", "hub").Tokenizer.from_str(json.dumps(state))
 
 
 def by_library(make: Any, *args: Any) -> Any:

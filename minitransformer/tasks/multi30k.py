@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import cast
 
+from minitransformer.checks import library
 from minitransformer.data import TextPair
 
 __all__ = ["multi30k"]
@@ -102,8 +103,7 @@ def read_lines(split: str, language: str) -> list[str]:
 
 def local_file(name: str, folder: str) -> Path:
     """The path of a file under the user's folder, once its content is known to be right."""
-    import pooch
-
+    pooch = library("pooch", "book")
     path = Path(folder) / "multi30k" / "tok" / name
     if not path.is_file():
         raise FileNotFoundError(
@@ -121,9 +121,9 @@ def local_file(name: str, folder: str) -> Path:
 
 def downloaded_file(name: str) -> Path:
     """The path of a file in the cache folder, downloaded if it is not there or damaged."""
-    import pooch
     from requests.exceptions import RequestException
 
+    pooch = library("pooch", "book")
     cache = Path(pooch.os_cache("minitransformer")) / "multi30k" / "tok"
     try:
         path = pooch.retrieve(ADDRESS + name, SHA256[name], fname=name, path=cache)

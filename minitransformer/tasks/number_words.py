@@ -5,6 +5,7 @@ Built in chapter 9.
 
 import random
 
+from minitransformer.checks import library
 from minitransformer.data import TextPair
 
 __all__ = ["HELD_OUT_PAIRS", "number_in_words", "number_words"]
@@ -35,13 +36,11 @@ def number_in_words(number: int, language: str) -> str:
 
     Built in chapter 9.
     """
-    from num2words import num2words
-
     if number < 0:
         raise ValueError(f"number must be at least 0, got {number}")
     if language not in ("en", "de"):
         raise ValueError(f"language must be 'en' or 'de', got {language!r}")
-    words = num2words(number, lang=language)
+    words = library("num2words", "book").num2words(number, lang=language)
     return words.replace(" and ", " ").replace(",", "") if language == "en" else words
 
 

@@ -1,6 +1,7 @@
 """CTranslate2 computes what our models compute: the same scores, the same texts."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from configurations import (
 from helpers import PAIRS, assert_same, decoder_only_model, small_model
 
 import minitransformer as mt
-from minitransformer.export import folder as export_folder
 from minitransformer.export import to_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
@@ -146,7 +146,7 @@ def test_unknown_quantization_is_refused(tmp_path):
 
 
 def test_missing_library_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(export_folder, "find_spec", lambda name: None)
-    message = re.escape("this export needs ctranslate2: pip install 'minitransformer[export]'")
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    message = re.escape("this takes ctranslate2: pip install 'minitransformer[export]'")
     with pytest.raises(ImportError, match=message):
         to_ctranslate2(decoder_only_model(), tmp_path / "engine")
