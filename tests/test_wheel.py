@@ -95,7 +95,8 @@ config = mt.TransformerConfig(letters.vocab_size, letters.vocab_size, **sizes)
 training = mt.TrainingConfig(steps=2, warmup_steps=1, batch_size=2)
 trainer = mt.Trainer(mt.Transformer(config), [("ab", "ba")] * 2, letters, letters, training)
 trainer.fit(progress=False)
-for call in (lambda: mt.number_in_words(3, "en"), lambda: mt.plot_attention(torch.ones(1, 1), "a", "b")):
+figure = (torch.ones(1, 1), "a", "b")
+for call in (lambda: mt.number_in_words(3, "en"), lambda: mt.plot_attention(*figure)):
     try:
         call()
     except ImportError as error:
