@@ -8,7 +8,7 @@ const box = document.querySelector("#search-results");
 const query = new URLSearchParams(location.search).get("q") ?? "";
 
 function asked(text) {
-  const words = text.replace(/√/g, " sqrt ").split(/[\s?!,;:"“”]+/).filter(Boolean);
+  const words = text.replace(/√/g, " sqrt ").replace(/-/g, " ").split(/[\s?!,;:"“”]+/).filter(Boolean);
   const telling = words.filter((word) => !STOP.has(word.toLowerCase()));
   return (telling.length ? telling : words).join(" ");
 }

@@ -16,7 +16,8 @@ from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
 UNREAD = "script, style, .headerlink, .hide, .tag_hide-cell, .tag_hide-input, .cell_output, nav"
-WEIGHTS = {"chapters/deeper/": 0.8, "chapters/api": 0.3, "chapters/bibliography": 0.3}
+# A page that runs code explains; the others are looked up.
+CHAPTER, DEEPER, REFERENCE = 1.0, 0.8, 0.4
 ARTICLE = SoupStrainer("article", class_="bd-article")
 
 
@@ -29,7 +30,8 @@ def records(page: Path, site: Path) -> Iterator[tuple[str, str]]:
     for part in article.select(UNREAD):
         part.decompose()
     title, name = words(first), page.relative_to(site).as_posix()
-    weight = next((w for start, w in WEIGHTS.items() if name.startswith(start)), 1.0)
+    runs = soup.select_one(".cell") is not None
+    weight = REFERENCE if not runs else DEEPER if "/deeper/" in name else CHAPTER
     # From the innermost outwards: what a section's own record holds leaves those around it.
     for section in reversed(article.find_all("section")):
         heading = section.find(["h1", "h2", "h3"], recursive=False)

@@ -6,6 +6,7 @@ light, narrow and dark. Every other page is narrow and dark when it loads. Tests
 """
 
 import gzip
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
 # axe need not describe what passed, nor fetch the styles again.
 VIOLATIONS_ONLY = {"resultTypes": ["violations"], "preload": False}
 CONTRAST = "color-contrast"
+LARGEST_SEARCH = 1_000_000  # bytes, with the page itself
 LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
@@ -370,16 +372,45 @@ def page(quick, site: str) -> Page:
     return context.new_page()
 
 
-def test_search_finds_a_word_on_its_page(page, site):
+SEARCHED = {
+    "why divide by sqrt(d_k)": "why-divide",
+    "do I need a causal mask with a KV cache": "mask|cache",
+    "why is my loss NaN in float16": "nan|float16|16-bit",
+    "encoder-decoder or decoder-only": "decoder-only",
+    "how many heads": "how-many-heads",
+}
+"""What a reader may type, and what the address of one of the first three sections says."""
+
+
+@pytest.mark.parametrize(("words", "address"), SEARCHED.items())
+def test_search_finds_the_section_that_answers(page, site, words, address):
     page.goto(f"{site}/index.html")
     page.keyboard.press("Control+k")
-    page.keyboard.type("Cybenko")
+    page.keyboard.type(words)
     page.keyboard.press("Enter")
-    page.wait_for_url("**/search.html?q=Cybenko")
+    page.wait_for_url("**/search.html?q=*")
+    results = page.locator("#search-results li > a")
+    expect(results.first).to_be_visible()
+    first = [link.get_attribute("href") for link in results.all()[:3]]
+    assert any(re.search(address, found) for found in first), first
+    results.first.click()
+    page.wait_for_url("**/chapters/**")
+    expect(page.locator("section:target").first).to_be_in_viewport()
+
+
+def test_a_search_loads_little(page, site):
+    loaded = []
+    page.on("response", lambda response: loaded.append(len(response.body())))
+    page.goto(f"{site}/search.html?q=attention")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    assert sum(loaded) <= LARGEST_SEARCH
+
+
+def test_search_of_a_page_opened_as_a_file(page):
+    page.unroute_all()
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=Cybenko")
     expect(page.locator("#search-results ul.search")).to_contain_text("6 · Feed-forward networks")
-    page.locator("#search-results ul.search a", has_text="6 · Feed-forward").first.click()
-    page.wait_for_url("**/chapters/06_feed_forward.html*")
-    expect(page.locator("article")).to_contain_text("Cybenko")
 
 
 def test_copy_button_copies_the_code_of_its_cell(page, site):
