@@ -126,7 +126,7 @@ class Tokenizer(ABC):
 
     @property
     def first_id(self) -> int:
-        """The id that begins a text: `<bos>`, else `[CLS]`, else the end of the text before."""
+        """The id that begins a text, `<bos>` or else `[CLS]` or what ends the text before."""
         if (index := self.special_id("bos", "cls", "eos")) is None:
             raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
         return index
