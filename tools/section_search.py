@@ -17,7 +17,7 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 
 UNREAD = "script, style, .headerlink, .hide, .tag_hide-cell, .tag_hide-input, .cell_output, nav"
 # A page that runs code explains; the others are looked up.
-CHAPTER, DEEPER, REFERENCE = 1.0, 0.8, 0.4
+CHAPTER, DEEPER, REFERENCE = 1.0, 0.8, 0.2
 ARTICLE = SoupStrainer("article", class_="bd-article")
 
 
