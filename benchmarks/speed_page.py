@@ -69,9 +69,9 @@ def summary(results: Results) -> str:
     decoder_steps = span(rows_of(results, "training", decoder_only=True))
     writing = rows_of(results, "generation") | rows_of(results, "generation", decoder_only=True)
     return (
-        f"In short, how many times as long the others take: for a training step of an "
-        f"encoder-decoder {steps}, of a decoder-only model {decoder_steps}, and for writing "
-        f"{span(writing)} (Hugging Face's `transformers`)."
+        f"In short, the others take {steps} times as long as ours for a training step of an "
+        f"encoder-decoder, {decoder_steps} for one of a decoder-only model, and {span(writing)} "
+        f"for decoding (Hugging Face's `transformers`)."
     )
 
 
@@ -80,8 +80,8 @@ def attention(results: Results) -> str:
     (row,) = rows_of(results, "attention").values()
     memory = results["memory"]
     return (
-        "**Attention**, causal, over 8,192 positions: PyTorch's fused function, called with the "
-        f"word, is {row['ratios']['formula']:.1f} times as fast as chapter 4's formula, and needs "
+        "**Attention**, causal, over 8,192 positions: PyTorch's fused function, with its causal "
+        f"flag, is {row['ratios']['formula']:.1f} times as fast as chapter 4's formula, and needs "
         f"{memory['ours']:.0f} MB of further memory instead of {memory['formula']:.0f}."
     )
 
