@@ -20,9 +20,9 @@ def test_no_question_stands_twice():
 
 
 def test_headings_have_the_addresses_of_the_site():
-    text = "# A $x$ `b`\n\n## Why?\n\n### Why?\n"
+    text = "# A `b`\n\n## Why?\n\n### Why?\n"
     assert list(headings(text)) == [
-        (1, "A $x$ `b`", "a-b"),
+        (1, "A `b`", "a-b"),
         (2, "Why?", "why"),
         (3, "Why?", "why-1"),
     ]
