@@ -13,10 +13,10 @@ function asked(text) {
   return (telling.length ? telling : words).join(" ");
 }
 
-function shown({ url, meta, excerpt }) {
+function shown({ meta, excerpt }) {
   const item = document.createElement("li");
   const link = document.createElement("a");
-  link.href = new URL(url.slice(1), root);
+  link.href = new URL(meta.address, root);
   link.textContent = meta.title;
   item.append(link);
   if (meta.page !== meta.title) item.append(` · ${meta.page}`);
@@ -29,7 +29,6 @@ function shown({ url, meta, excerpt }) {
 
 async function search() {
   const pagefind = await import(new URL("pagefind/pagefind.js", root));
-  await pagefind.options({ baseUrl: "/" });
   const { results } = await pagefind.search(asked(query));
   const best = await Promise.all(results.slice(0, MOST).map((result) => result.data()));
   const summary = document.createElement("p");

@@ -26,7 +26,6 @@ FLOORS = [
         "parallel.processes",
         "progress",
         "published",
-        "published.tokenizer_files",
         "registry",
     },
     {
@@ -43,6 +42,7 @@ FLOORS = [
         "plotting",
         "positional_encoding",
         "published.config",
+        "published.tokenizer_files",
         "sampling",
         "tasks.lexicon",
         "tasks.span_corruption",

@@ -21,7 +21,7 @@ from minitransformer.parallel.checkpoints import checkpoints_in, read_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.everything]
 
-STEPS = 103  # more than the warm-up of the command line's settings
+STEPS = 103
 OPTIONS = ["--checkpoint", "model.safetensors", "--device", "cpu"]
 JOB = """
 import os, pathlib, signal, sys, time
@@ -73,7 +73,7 @@ def torchrun(tmp_path):
 
 def to_the_end():
     """What two processes end with that nothing stops."""
-    trainer = SMALL_JOB.new_trainer(TrainingConfig(steps=STEPS))
+    trainer = SMALL_JOB.new_trainer(TrainingConfig(steps=STEPS, warmup_steps=STEPS // 4))
     with join_processes(time_limit=LIMIT) as processes:
         ParallelTrainer(trainer, processes).fit(progress=False)
     return outcome(trainer)

@@ -5,13 +5,14 @@ the top of a long page. `_static/search.mjs` asks; where a page is opened as a f
 loads no module, and Sphinx's own search answers.
 """
 
-import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bs4 import BeautifulSoup, SoupStrainer, Tag
-from pagefind.index import IndexConfig, PagefindIndex
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
@@ -21,8 +22,8 @@ CHAPTER, DEEPER, REFERENCE = 1.0, 0.8, 0.2
 ARTICLE = SoupStrainer("article", class_="bd-article")
 
 
-def records(page: Path, site: Path) -> Iterator[tuple[str, str]]:
-    """Address and HTML of each section of a built page, without what lies in its subsections."""
+def records(page: Path, site: Path) -> Iterator[str]:
+    """Each section of a built page, without its subsections, as a small page with its address."""
     soup = BeautifulSoup(page.read_text(encoding="utf-8"), "lxml", parse_only=ARTICLE)
     article = soup.select_one("article.bd-article")
     if article is None or (first := article.find("h1")) is None:
@@ -41,10 +42,10 @@ def records(page: Path, site: Path) -> Iterator[tuple[str, str]]:
         heading.extract()
         text = words(section)
         yield (
-            f"{name}#{section['id']}",
             f"<html lang=en><body><h1>{escape(words(heading))}</h1>"
             f"<p data-pagefind-weight={weight}>{escape(text)}</p>"
-            f"<i data-pagefind-meta=page>{escape(title)}</i>",
+            f"<i data-pagefind-meta=page>{escape(title)}</i>"
+            f"<i data-pagefind-ignore data-pagefind-meta=address>{name}#{section['id']}</i>"
         )
 
 
@@ -53,13 +54,17 @@ def words(part: Tag) -> str:
     return " ".join(part.get_text(" ").split())
 
 
-async def write(site: Path) -> None:
+def write(site: Path) -> None:
     """Write the index into the site's folder `pagefind`."""
-    config = IndexConfig(output_path=str(site / "pagefind"), force_language="en")
-    async with PagefindIndex(config=config) as index:
+    with TemporaryDirectory() as folder:
+        found = 0
         for page in sorted([site / "index.html", *site.glob("chapters/**/*.html")]):
-            for address, content in records(page, site):
-                await index.add_html_file(content=content, url=f"/{address}")
+            for content in records(page, site):
+                found += 1
+                Path(folder, f"{found}.html").write_text(content, encoding="utf-8")
+        options = ["--site", folder, "--output-path", str(site / "pagefind")]
+        options += ["--force-language", "en", "--quiet"]
+        subprocess.run([sys.executable, "-m", "pagefind", *options], check=True)
     for part in (site / "pagefind").glob("pagefind-*ui*"):  # forms of its own, not used here
         part.unlink()
 
@@ -67,7 +72,7 @@ async def write(site: Path) -> None:
 def index_sections(app: Sphinx, exception: Exception | None) -> None:
     """Index what has been built."""
     if exception is None and isinstance(app.builder, StandaloneHTMLBuilder):
-        asyncio.run(write(Path(app.outdir)))
+        write(Path(app.outdir))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -529,5 +529,7 @@ def test_sides_are_for_marian(tmp_path):
 @pytest.mark.parametrize("name", ["tokenizers", "sentencepiece"])
 def test_libraries_are_asked_for_by_the_extra(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf"library {name}: pip install 'minitransformer\[hub\]'"):
+    with pytest.raises(
+        ImportError, match=rf"this takes {name}: pip install 'minitransformer\[hub\]'"
+    ):
         PublishedTokenizer.from_pretrained(t5_folder(tmp_path))
