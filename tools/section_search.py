@@ -12,7 +12,8 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bs4 import BeautifulSoup, SoupStrainer, Tag
+from bs4 import BeautifulSoup, Tag
+from bs4.filter import SoupStrainer
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 

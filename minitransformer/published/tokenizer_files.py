@@ -78,7 +78,7 @@ def as_configured(state: State, config: State) -> State:
         entries = {"add_prefix_space": "add_prefix_space"}
         changes = {"ByteLevel": entries, "RobertaProcessing": entries}
     for part in ("normalizer", "pre_tokenizer", "post_processor"):
-        kind = (state.get(part) or {}).get("type")
+        kind = str((state.get(part) or {}).get("type"))
         for setting, entry in changes.get(kind, {}).items():
             if setting in config:
                 state[part][entry] = config[setting]
