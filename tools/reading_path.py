@@ -1,4 +1,4 @@
-"""How long each chapter is: words, visible lines of code, minutes.
+"""How long each page is: words, visible lines of code, minutes.
 
     python tools/reading_path.py                 a table
     python tools/reading_path.py 04_attention    the chapter as text
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
-from notebooks import CHAPTERS, is_bootstrap, read, tags
+from notebooks import CHAPTERS, ROOT, is_bootstrap, read, tags
 
 MOST_WORDS = 3_000
 MOST_LINES = 300
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 40
 
+LOOKED_UP = ("api", "bibliography")
 AFTER_THE_PATH = ("Exercises", "Further reading")
 HEADING = re.compile(r"(#+) (.+)")
 FENCE = "```"
@@ -86,19 +87,24 @@ def main() -> None:
             for kind, text in parts(read(CHAPTERS / f"{name}.ipynb")):
                 print(f"{FENCE}python\n{text}\n{FENCE}\n" if kind == "code" else f"{text}\n")
         return
-    print(f"{'chapter':<26}{'words':>7}{'lines':>7}{'minutes':>9}   of words, lines in all")
-    for file in sorted(CHAPTERS.glob("*.ipynb")):
-        nb = read(file)
-        path = path_of(nb)
-        words = sum(words_of(c.source) for c in nb.cells if c.cell_type == "markdown")
-        shown = [c for c in nb.cells if c.cell_type == "code" and not is_bootstrap(c)]
-        lines = sum(
-            bool(line.strip())
-            for c in shown
-            if not {"hide-input", "hide-cell"} & set(tags(c))
-            for line in c.source.split("\n")
-        )
-        print(f"{file.stem:<26}{path.words:>7}{path.lines:>7}{path.minutes:>9}   {words}, {lines}")
+    print(f"{'page':<40}{'words':>7}{'lines':>7}{'minutes':>9}   words of the path alone")
+    in_all = 0
+    for file in [
+        ROOT / "index.md",
+        *sorted(CHAPTERS.rglob("*.ipynb")),
+        *sorted(CHAPTERS.rglob("*.md")),
+    ]:
+        name = file.relative_to(ROOT).with_suffix("").as_posix()
+        if file.suffix == ".md":
+            words, rest = words_of(file.read_text(encoding="utf-8")), ""
+        else:
+            nb = read(file)
+            path = path_of(nb)
+            words = words_of("\n\n".join(c.source for c in nb.cells if c.cell_type == "markdown"))
+            rest = f"{path.lines:>7}{path.minutes:>9}   {path.words}"
+        in_all += 0 if file.stem.startswith(LOOKED_UP) else words
+        print(f"{name:<40}{words:>7}{rest}")
+    print(f"{in_all} words in all, without API and bibliography")
 
 
 if __name__ == "__main__":
