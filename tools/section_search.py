@@ -5,6 +5,7 @@ the top of a long page. `_static/search.mjs` asks; where a page is opened as a f
 loads no module, and Sphinx's own search answers.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,8 +52,8 @@ def records(page: Path, site: Path) -> Iterator[str]:
 
 
 def words(part: Tag) -> str:
-    """The text of a part, with single spaces."""
-    return " ".join(part.get_text(" ").split())
+    """The text of a part, with single spaces, and formulas without what marks them."""
+    return " ".join(re.sub(r"\\[()\[\]]", " ", part.get_text(" ")).split())
 
 
 def write(site: Path) -> None:
