@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from mdit_py_plugins.anchors.index import slugify
 
 from notebooks import CHAPTERS, ROOT, read
+from questions import BLOCK, headings
 
 PAGES = [ROOT / "index.md", *sorted(CHAPTERS.rglob("*.ipynb")), *sorted(CHAPTERS.rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -16,39 +16,25 @@ WRITTEN = re.compile(r"^\((\S+)\)=|\{#(\S+?)\}|id=\"(\S+?)\"", re.M)
 
 
 @cache
-def prose(page: Path) -> str:
-    """What the page says, without code."""
+def prose_of(page: Path) -> str:
+    """What the page says, with its blocks of code."""
     if page.suffix == ".ipynb":
-        cells = [cell.source for cell in read(page).cells if cell.cell_type == "markdown"]
-        return CODE.sub("", "\n\n".join(cells))
-    return CODE.sub("", page.read_text(encoding="utf-8"))
+        return "\n\n".join(cell.source for cell in read(page).cells if cell.cell_type == "markdown")
+    return page.read_text(encoding="utf-8")
 
 
 @cache
 def anchors(page: Path) -> set[str]:
     """The addresses of the page's headings, as the site makes them, and those it writes itself."""
-    if page.suffix == ".ipynb":
-        cells = [cell.source for cell in read(page).cells if cell.cell_type == "markdown"]
-        text = re.sub(r"^(```+|~~~+).*?^\1", "", "\n\n".join(cells), flags=re.M | re.S)
-    else:
-        text = re.sub(
-            r"^(```+|~~~+).*?^\1", "", page.read_text(encoding="utf-8"), flags=re.M | re.S
-        )
-    found: set[str] = set()
-    for heading in re.findall(r"^#{1,4} (.+)$", text, re.M):
-        slug = first = slugify(re.sub(r"\$[^$]*\$|[`*]", "", heading.strip()))
-        again = 0
-        while slug in found:
-            again += 1
-            slug = f"{first}-{again}"
-        found.add(slug)
-    return found | {next(filter(None, match)) for match in WRITTEN.findall(text)}
+    text = BLOCK.sub("", prose_of(page))
+    written = {next(filter(None, match)) for match in WRITTEN.findall(text)}
+    return {address for _, _, address in headings(text)} | written
 
 
 def broken(page: Path) -> list[str]:
     """The page's links that lead nowhere."""
     wrong = []
-    for address, anchor in LINK.findall(prose(page)):
+    for address, anchor in LINK.findall(CODE.sub("", prose_of(page))):
         target = (page.parent / address).resolve() if address else page
         if not target.exists() or (
             anchor and target.suffix in (".md", ".ipynb") and anchor not in anchors(target)
