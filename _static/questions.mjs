@@ -7,6 +7,7 @@ const words = document.querySelector("#question-words");
 const page = words.closest("section");
 const count = document.querySelector("#question-count");
 const topics = [...page.querySelectorAll(":scope > section")];
+
 function wordsOf(text) {
   const plain = text.toLowerCase().replace(/√|sqrt/g, " root ").replace(/[’']s\b/g, "");
   return (plain.match(/[\p{L}\p{N}]+/gu) ?? []).filter((word) => !STOP.has(word)).map(stem);

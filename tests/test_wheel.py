@@ -85,9 +85,10 @@ def test_bound_of_another_kind_is_refused(tmp_path):
 WITHOUT = """
 import sys
 
-sys.modules.update(dict.fromkeys(sys.argv[1:]))  # none of these can be imported
+sys.modules.update(dict.fromkeys([*sys.argv[1:], "requests"]))  # none can be imported
 import minitransformer as mt
 import torch
+from minitransformer.tasks.multi30k import downloaded_file
 
 letters = mt.CharacterTokenizer.train(["ab"])
 sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8}
@@ -96,7 +97,11 @@ training = mt.TrainingConfig(steps=2, warmup_steps=1, batch_size=2)
 trainer = mt.Trainer(mt.Transformer(config), [("ab", "ba")] * 2, letters, letters, training)
 trainer.fit(progress=False)
 figure = (torch.ones(1, 1), "a", "b")
-for call in (lambda: mt.number_in_words(3, "en"), lambda: mt.plot_attention(*figure)):
+for call in (
+    lambda: mt.number_in_words(3, "en"),
+    lambda: mt.plot_attention(*figure),
+    lambda: downloaded_file("train.en"),
+):
     try:
         call()
     except ImportError as error:
@@ -109,5 +114,5 @@ def test_what_is_needed_is_enough_for_a_training():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.splitlines() == [
         f"this takes {name}: pip install 'minitransformer[book]'"
-        for name in ("num2words", "matplotlib")
+        for name in ("num2words", "matplotlib", "pooch")
     ]

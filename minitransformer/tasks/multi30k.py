@@ -121,9 +121,9 @@ def local_file(name: str, folder: str) -> Path:
 
 def downloaded_file(name: str) -> Path:
     """The path of a file in the cache folder, downloaded if it is not there or damaged."""
-    from requests.exceptions import RequestException
-
     pooch = library("pooch", "book")
+    from requests.exceptions import RequestException  # comes with it
+
     cache = Path(pooch.os_cache("minitransformer")) / "multi30k" / "tok"
     try:
         path = pooch.retrieve(ADDRESS + name, SHA256[name], fname=name, path=cache)
