@@ -74,9 +74,9 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `feed_forward` | 6 | the position-wise network |
 | `dropout`, `layer_norm` | 7 | dropout; layer normalisation, residual connections |
 | `encoder_decoder`, `config`, `transformer` | 8 | stacks of layers; settings; the whole model |
-| `data`, `training` | 9 | examples and batches; loss, schedules, settings |
+| `data`, `training` | 9 | examples and batches; loss and settings |
 | `trainer`, `progress`, `evaluation` | 9 | the loop; what it shows; what ends it |
-| `optimizers`, `muon` | 9 | what moves a weight |
+| `optimizers`, `schedules` | 9 | what moves a weight, and how fast |
 | `checkpoint`, `files`, `sole_writer` | 9 | saving a training; files that are whole, or not there |
 | `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
@@ -171,6 +171,7 @@ from minitransformer.positional_encoding import (
 from minitransformer.registry import register
 from minitransformer.rotary import RotaryPositionalEncoding, rotary_frequencies
 from minitransformer.sampling import min_p_filter, next_token_probs, top_k_filter, top_p_filter
+from minitransformer.schedules import cosine_schedule, linear_schedule, noam_schedule
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
@@ -178,13 +179,7 @@ from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans, res
 from minitransformer.tasks.text_to_text import text_to_text
 from minitransformer.tokenization import CharacterTokenizer, Tokenizer, pad_rows
 from minitransformer.trainer import Trainer
-from minitransformer.training import (
-    TrainingConfig,
-    cosine_schedule,
-    label_smoothing_loss,
-    linear_schedule,
-    noam_schedule,
-)
+from minitransformer.training import TrainingConfig, label_smoothing_loss
 from minitransformer.transformer import Transformer
 from minitransformer.wordpiece import WordPieceTokenizer
 from minitransformer.words import WordTokenizer

@@ -121,10 +121,10 @@ def texts_of(name: str, texts: Any) -> Iterator[str]:
 
 
 def check_schedule(step: int, warmup_steps: int, total_steps: int) -> None:
-    """Raise an error unless a step lies in a training, and its warm-up ends before it does."""
-    if not 1 <= step <= total_steps or not 1 <= warmup_steps < total_steps:
+    """Raise an error unless the warm-up ends before the training does."""
+    if step < 0 or not 0 <= warmup_steps < total_steps:
         raise ValueError(
-            "step must lie between 1 and total_steps and warmup_steps below total_steps, "
+            "step must be at least 0 and warmup_steps at least 0 and below total_steps, "
             f"got step={step}, warmup_steps={warmup_steps}, total_steps={total_steps}"
         )
 

@@ -1,29 +1,29 @@
-"""The optimiser by its name, which parameter it treats how, and the average of its steps.
+"""Optimisers by name, how each parameter is treated, Muon, and the average of a model's weights.
 
-Built in chapter 9. Papers: "Adam" (Kingma & Ba, 2014); "Decoupled Weight Decay Regularization"
-(Loshchilov & Hutter, 2019).
+Built in chapter 9. Sources: "Adam" (Kingma & Ba, 2014); "Decoupled Weight Decay Regularization"
+(Loshchilov & Hutter, 2019); Jordan et al., "Muon: An optimizer for hidden layers in neural
+networks" (2024); "Muon is Scalable for LLM Training" (Liu et al., 2025), section 2.2.
 """
 
 import copy
-from collections import defaultdict
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.muon import Muon
 from minitransformer.positional_encoding import LearnedPositionalEncoding
 from minitransformer.registry import named_weights
 from minitransformer.training import TrainingConfig
 
-__all__ = ["ParameterRule", "new_optimizer", "parameter_rules"]
+__all__ = ["Muon", "ParameterRule", "new_optimizer", "parameter_rules"]
 
 Model = TypeVar("Model", bound=nn.Module)
 TABLES = (TokenEmbedding, OutputProjection, LearnedPositionalEncoding, nn.Embedding)
-"""What has a row for each token or position: two axes, but it is looked up, and multiplies nothing
-that other rows have a part in."""
+"""Modules whose matrix has a row for each token or position: rows are looked up one by one."""
 
 
 class ParameterRule(NamedTuple):
@@ -49,9 +49,9 @@ def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, Param
     `config.weight_decay`. All others have Adam and no decay: the tables of tokens and positions,
     that of the output too, tied or not; biases; gains.
 
-    For a matrix of a layer 0 means no effect, a sensible thing to fall back to. For a gain it means
-    silence, and for the row of a rare token to be forgotten between two visits. And Muon turns all
-    directions of a matrix into equally long ones, which has a sense where they act together.
+    A layer's matrix that decays to 0 has no effect, which is harmless. A gain of 0 silences its
+    layer, and the row of a rare token would be forgotten between two visits. Muon needs matrices
+    whose rows act together.
 
     Args:
         model: whose parameters.
@@ -80,42 +80,7 @@ def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, Param
     }
 
 
-class Together:
-    """Several optimisers as one: the parameters of each have its groups, and all one state.
-
-    Args:
-        optimizers: of different parameters.
-
-    Example:
-        >>> one, two = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-        >>> both = Together(torch.optim.SGD([one], lr=0.5), torch.optim.Adam([two], lr=0.5))
-        >>> (one + 2 * two).backward()
-        >>> both.step()
-        >>> one.item(), round(two.item(), 3), list(both.state[two])
-        (0.5, 0.5, ['step', 'exp_avg', 'exp_avg_sq'])
-
-    Built in chapter 9.
-    """
-
-    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
-        self.optimizers = optimizers
-        self.param_groups = [group for each in optimizers for group in each.param_groups]
-        self.state: defaultdict[Tensor, Any] = defaultdict(dict)
-        for optimizer in optimizers:
-            optimizer.state = self.state
-
-    def zero_grad(self) -> None:
-        """Empty the gradients of all parameters."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-
-    def step(self) -> None:
-        """One step of each."""
-        for optimizer in self.optimizers:
-            optimizer.step()
-
-
-def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
+def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimiser of a training; its learning rate is to be set before every step.
 
     All parameters have the same rate. Adam moves a weight by the rate at most, and in the middle
@@ -126,8 +91,7 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
         config: how it is trained.
 
     Returns:
-        PyTorch's; for "muon" that and Muon as one, with the same `param_groups`, `state`, `step`
-        and `zero_grad`; one of the two where the other has no parameter.
+        PyTorch's Adam or AdamW, or `Muon`, with a parameter group for each rule.
 
     Raises:
         ValueError: if the model has no parameters.
@@ -139,30 +103,168 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> Any:
 
     Built in chapter 9. Paper: section 5.3; Liu et al. (2025), section 2.2.
     """
-    weights, rules = named_weights(model), parameter_rules(model, config)
+    weights = named_weights(model)
     if not weights:
         raise ValueError(f"model must have at least 1 parameter, got {type(model).__name__} with 0")
-
-    def groups(method: str) -> list[dict[str, Any]]:
-        """The parameters of a method, a group for each weight decay."""
-        found: dict[float, list[nn.Parameter]] = {}
-        for name, rule in rules.items():
-            if rule.method == method:
-                found.setdefault(rule.weight_decay, []).append(weights[name])
-        return [{"params": params, "weight_decay": decay} for decay, params in found.items()]
-
+    by_rule: dict[ParameterRule, list[nn.Parameter]] = {}
+    for name, rule in parameter_rules(model, config).items():
+        by_rule.setdefault(rule, []).append(weights[name])
+    groups = [rule._asdict() | {"params": params} for rule, params in by_rule.items()]
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "muon": Muon}
+    make: Any = kinds[config.optimizer]
     # The paper's betas and epsilon.
-    options: dict[str, Any] = {"lr": 0.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
-    if config.optimizer == "adam":
-        return torch.optim.Adam(groups("adam"), **options)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups("adam"), **options)
-    optimizers: list[torch.optim.Optimizer] = []
-    if matrices := groups("muon"):
-        optimizers.append(Muon(matrices, lr=0.0))
-    if others := groups("adam"):
-        optimizers.append(torch.optim.AdamW(others, **options))
-    return Together(*optimizers)
+    return make(groups, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose directions all count the same, for matrices; AdamW for other parameters.
+
+    An update of Adam is a matrix of which a few directions are long and most are short. Muon makes
+    all of them about as long: of the momentum U S Vᵀ it keeps about U Vᵀ (`orthogonalise`).
+
+        W ← (1 − lr·λ) W − 0.2·lr·√max(m, n)·orthogonalise(momentum), for matrices W, (m, n).
+
+    The factor 0.2·√max(m, n) makes a weight move by 0.2 of the rate in the quadratic mean, or less
+    if the gradient has fewer directions than the matrix. So a rate that suits Adam is one to begin
+    with for Muon. It is PyTorch's `Muon` with `adjust_lr_fn="match_rms_adamw"`, but matrices of one
+    shape are stacked: one batched product for each shape, and not one product for each matrix.
+
+    Args:
+        parameters: matrices, or groups of parameters; a group with `"method": "adam"` is stepped
+            by AdamW.
+        lr: the learning rate.
+        momentum: how much of the mean gradient stays at a step; Nesterov's.
+        weight_decay: λ.
+        betas, eps, fused: as in `torch.optim.AdamW`, for groups with `"method": "adam"`.
+
+    Raises:
+        ValueError: if a parameter of any other group is no matrix.
+
+    Example:
+        >>> matrix = torch.nn.Parameter(torch.zeros(3, 3))
+        >>> matrix.grad = torch.diag(torch.tensor([100.0, 10.0, 1.0]))
+        >>> Muon([matrix], lr=1.0).step()
+        >>> bool((matrix.diagonal() < -0.2).all())
+        True
+
+    Built in chapter 9.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        *,
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        fused: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "betas": betas}
+        super().__init__(parameters, defaults | {"eps": eps, "fused": fused, "method": "muon"})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if group["method"] == "muon" and parameter.dim() != 2:
+                    raise ValueError(f"Muon is for matrices, got shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Change every parameter that has a gradient; returns the closure's loss, if any."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if group["method"] == "adam":
+                self.step_adam(weights, group)
+                continue
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for matrix in weights:
+                by_shape.setdefault(matrix.shape, []).append(matrix)
+            for matrices in by_shape.values():
+                self.step_matrices(matrices, group)
+        return loss
+
+    def step_matrices(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """Muon's step for matrices of one shape, (m, n)."""
+        gradients: list[Any] = [matrix.grad for matrix in matrices]
+        for matrix in matrices:
+            if not self.state[matrix]:
+                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        means = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+        torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
+        ahead = torch.stack(torch._foreach_lerp(gradients, means, group["momentum"]))
+        updates = orthogonalise(ahead.to(product_dtype(ahead.device))).to(ahead.dtype)
+        if group["weight_decay"]:
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        scale = 0.2 * group["lr"] * math.sqrt(max(ahead.shape[1:]))
+        torch._foreach_add_(matrices, updates.unbind(), alpha=-scale)
+
+    def step_adam(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """AdamW's step."""
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight] |= {
+                    "step": torch.zeros((), device=weight.device if group["fused"] else "cpu"),
+                    "exp_avg": torch.zeros_like(weight),
+                    "exp_avg_sq": torch.zeros_like(weight),
+                }
+        states = [self.state[weight] for weight in weights]
+        means, squares, steps = (
+            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
+        )
+        gradients: list[Any] = [weight.grad for weight in weights]
+        beta1, beta2 = group["betas"]
+        settings = {key: group[key] for key in ("fused", "lr", "weight_decay", "eps")}
+        settings |= {"amsgrad": False, "maximize": False, "beta1": beta1, "beta2": beta2}
+        adamw(weights, gradients, means, squares, [], steps, **settings)
+
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalise(matrices: Tensor, *, steps: int = 5) -> Tensor:
+    """Matrices with about the same singular vectors, and singular values of about 1.
+
+    X is divided by its Frobenius norm, so that no singular value is above 1. Then each step is
+    X ← a X + (b A + c A²) X with A = X Xᵀ, which takes every singular value σ to a σ + b σ³ + c σ⁵
+    (Newton-Schulz): products instead of a decomposition.
+
+    Args:
+        matrices: (..., m, n), floating point.
+        steps: how often; after 5 most singular values lie between 0.7 and 1.2.
+
+    Returns:
+        (..., m, n).
+
+    Example:
+        >>> x = torch.randn(2, 8, 24, generator=torch.Generator().manual_seed(0))
+        >>> values = torch.linalg.svdvals(orthogonalise(x))
+        >>> bool(((values > 0.5) & (values < 1.4)).all())
+        True
+
+    Built in chapter 9.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrices.size(-2) > matrices.size(-1)
+    x = (matrices.mT if is_tall else matrices).reshape(-1, *sorted(matrices.shape[-2:]))
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x.bmm(x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).reshape(matrices.shape)
+
+
+def product_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 is precise enough here, but much slower than float32 on a CPU without support."""
+    if device.type != "cpu":
+        return torch.bfloat16
+    # Older versions of PyTorch cannot say; float32 is never wrong.
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    is_fast = torch.backends.cpu.get_cpu_capability() == "AVX512" and known.get("avx512_bf16")
+    return torch.bfloat16 if is_fast else torch.float32
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What training needs to know: the loss, the learning-rate schedules, and the settings.
+"""What training needs to know: the loss and the settings.
 
 Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
 """
@@ -10,15 +10,10 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_loss, check_schedule, check_types
+from minitransformer.checks import check_loss, check_types
+from minitransformer.schedules import cosine_schedule, linear_schedule, noam_schedule
 
-__all__ = [
-    "TrainingConfig",
-    "cosine_schedule",
-    "label_smoothing_loss",
-    "linear_schedule",
-    "noam_schedule",
-]
+__all__ = ["TrainingConfig", "label_smoothing_loss"]
 
 
 def label_smoothing_loss(
@@ -65,87 +60,6 @@ def label_smoothing_loss(
     if smoothing:  # 0 times the infinite loss of an impossible token would be no number
         losses = (1 - smoothing) * losses - smoothing * log_probs.mean(dim=-1)
     return losses.masked_fill(~real, 0.0).sum() / real.sum()
-
-
-def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:
-    """lr = d_model^−0.5 · min(step^−0.5, step · warmup_steps^−1.5): the paper's.
-
-    It grows linearly for `warmup_steps`, then falls with the root of the step.
-
-    Args:
-        step: the update, counted from 1.
-        d_model: width of the model.
-        warmup_steps: length of the growth.
-
-    Raises:
-        ValueError: if an argument is below 1.
-
-    Example:
-        >>> round(noam_schedule(4000, d_model=512), 6)
-        0.000699
-
-    Built in chapter 9. Paper: section 5.3, equation 3.
-    """
-    if min(step, d_model, warmup_steps) < 1:
-        raise ValueError(
-            "step, d_model and warmup_steps must be at least 1, "
-            f"got {step}, {d_model} and {warmup_steps}"
-        )
-    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-
-def cosine_schedule(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """Grow linearly to `peak`, then fall along half a cosine to nearly 0 at the end.
-
-    lr = peak · step/warmup, and from there on peak · (1 + cos(π p))/2 with
-    p = (step − warmup)/(total + 1 − warmup).
-
-    Args:
-        step: the update, counted from 1.
-        peak: the highest learning rate, reached at `warmup_steps`.
-        warmup_steps: length of the growth.
-        total_steps: length of the training, above `warmup_steps`.
-
-    Raises:
-        ValueError: if not 1 ≤ step ≤ total_steps or not 1 ≤ warmup_steps < total_steps.
-
-    Example:
-        >>> cosine_schedule(50, peak=0.001, warmup_steps=100, total_steps=800)
-        0.0005
-
-    Built in chapter 9. Source: Loshchilov & Hutter (2017), equation 5, one cycle.
-    """
-    check_schedule(step, warmup_steps, total_steps)
-    if step <= warmup_steps:
-        return peak * step / warmup_steps
-    progress = (step - warmup_steps) / (total_steps + 1 - warmup_steps)
-    return peak * (1 + math.cos(math.pi * progress)) / 2
-
-
-def linear_schedule(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """Grow linearly to `peak`, then fall linearly to nearly 0 at the end.
-
-    lr = peak · min(step/warmup, 1 − p), with p = (step − warmup)/(total + 1 − warmup).
-
-    Args:
-        step: the update, counted from 1.
-        peak: the highest learning rate, reached at `warmup_steps`.
-        warmup_steps: length of the growth.
-        total_steps: length of the training, above `warmup_steps`.
-
-    Raises:
-        ValueError: if not 1 ≤ step ≤ total_steps or not 1 ≤ warmup_steps < total_steps.
-
-    Example:
-        >>> options = {"peak": 1.0, "warmup_steps": 2, "total_steps": 5}
-        >>> [linear_schedule(step, **options) for step in range(1, 6)]
-        [0.5, 1.0, 0.75, 0.5, 0.25]
-
-    Built in chapter 9. Source: Devlin et al. (2019), appendix A.2.
-    """
-    check_schedule(step, warmup_steps, total_steps)
-    progress = (step - warmup_steps) / (total_steps + 1 - warmup_steps)
-    return peak * min(step / warmup_steps, 1 - progress)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ FLOORS = [
         "checks",
         "exercises",
         "files",
-        "muon",
         "parallel.processes",
         "progress",
         "published",
@@ -44,10 +43,10 @@ FLOORS = [
         "published.config",
         "published.tokenizer_files",
         "sampling",
+        "schedules",
         "tasks.lexicon",
         "tasks.span_corruption",
         "tokenizer_file",
-        "training",
     },
     {
         "efficient_attention.caches",
@@ -68,6 +67,7 @@ FLOORS = [
         "tasks",
         "tasks.inflection",
         "tokenization",
+        "training",
     },
     {
         "efficient_attention",

@@ -1,12 +1,19 @@
 """One place says which parameter is treated how; each optimiser does what its formula says."""
 
+from io import BytesIO
+
 import pytest
 import torch
 from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
 
 from minitransformer import TrainingConfig, new_optimizer, parameter_rules
-from minitransformer.muon import Muon, orthogonalise, product_dtype
-from minitransformer.optimizers import copy_with, move_average
+from minitransformer.optimizers import (
+    Muon,
+    copy_with,
+    move_average,
+    orthogonalise,
+    product_dtype,
+)
 from minitransformer.registry import named_weights
 
 OPTIMIZERS = ["adam", "adamw", "muon"]
@@ -204,6 +211,59 @@ def test_muon_is_that_of_pytorch(decay):
             optimizer.step()
     for one, other, start in zip(ours, theirs, begun, strict=True):
         assert (one - other).norm() < 0.03 * (other - start).norm()  # products of eight bits
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_other_parameters_of_muon_are_stepped_by_adamw(fused):
+    ours, theirs, begun = matrices(), matrices(), matrices()
+    options = {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "fused": fused}
+    one = Muon([{"params": ours[:2]}, {"params": ours[2:], "method": "adam"}], **options)
+    other = torch.optim.AdamW(theirs, **options)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.7) for each in (one, other)]
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(5):
+        for pair in zip(ours, theirs, strict=True):
+            pair[0].grad = pair[1].grad = torch.randn(pair[0].shape, generator=generator)
+        for optimizer, scheduler in zip((one, other), schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+    assert not any(torch.equal(a, b) for a, b in zip(ours, begun, strict=True))
+    for a, b in zip(ours[2:], theirs[2:], strict=True):
+        assert torch.equal(a, b)
+        assert all(torch.equal(one.state[a][key], value) for key, value in other.state[b].items())
+
+
+def test_muon_goes_on_from_its_state():
+    """With another copy of the parameters, through a file, as PyTorch's optimisers do."""
+
+    def made(parameters):
+        groups = [{"params": parameters[:3]}, {"params": parameters[3:], "method": "adam"}]
+        return Muon(groups, lr=0.05, fused=True)
+
+    def steps(optimizer, parameters, seeds):
+        for seed in seeds:
+            generator = torch.Generator().manual_seed(seed)
+
+            def closure(generator=generator):
+                for parameter in parameters:
+                    parameter.grad = torch.randn(parameter.shape, generator=generator)
+                return 0.25
+
+            assert optimizer.step(closure) == 0.25
+
+    whole = matrices()
+    optimizer = made(whole)
+    steps(optimizer, whole, range(2))
+    file = BytesIO()
+    torch.save([optimizer.state_dict(), whole], file)
+    file.seek(0)
+    state, resumed = torch.load(file, weights_only=False)
+    again = made(resumed)
+    again.load_state_dict(state)
+    again.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] = 0.02
+    steps(optimizer, whole, range(2, 5))
+    steps(again, resumed, range(2, 5))
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
 def test_matrices_of_a_stack_do_not_mix():

@@ -311,28 +311,21 @@ def test_paper_schedule_warms_up_for_4000_steps_unless_said_otherwise():
     assert max(rates, key=rates.get) == 4000
 
 
-@pytest.mark.parametrize(("warmup", "total"), [(1, 2), (7, 31), (100, 800)])
-def test_cosine_schedule_rises_linearly_then_falls_along_a_cosine(warmup, total):
-    rates = [
-        cosine_schedule(step, peak=0.003, warmup_steps=warmup, total_steps=total)
-        for step in range(1, total + 1)
-    ]
-    for step, rate in enumerate(rates, 1):
-        if step < warmup:
-            assert rate == pytest.approx(0.003 * step / warmup)
-        else:
-            angle = math.pi * (step - warmup) / (total + 1 - warmup)
-            assert rate == pytest.approx(0.003 * math.cos(angle / 2) ** 2)
-    assert max(rates) == rates[warmup - 1] == 0.003
-    assert 0 < rates[-1] == min(rates[warmup:])
-
-
-def test_cosine_schedule_ends_near_zero_and_is_half_in_the_middle():
-    options = {"peak": 1.0, "warmup_steps": 99, "total_steps": 1098}
-    assert cosine_schedule(99, **options) == 1.0
-    assert cosine_schedule(100, **options) == pytest.approx(1.0, abs=1e-5)
-    assert cosine_schedule(599, **options) == pytest.approx(0.5)
-    assert 0 < cosine_schedule(1098, **options) < 1e-5
+@pytest.mark.parametrize("floor", [0.0, 0.0004])
+@pytest.mark.parametrize(("warmup", "total"), [(0, 3), (1, 2), (7, 31), (100, 800)])
+def test_rates_rise_linearly_then_fall_along_a_cosine_or_a_line(warmup, total, floor):
+    sizes = {"peak": 0.003, "warmup_steps": warmup, "total_steps": total, "floor": floor}
+    for schedule in (cosine_schedule, linear_schedule):
+        rates = [schedule(step, **sizes) for step in range(total + 9)]
+        for step, rate in enumerate(rates[: total + 1]):
+            progress = (step - warmup) / (total + 1 - warmup)
+            linear = schedule is linear_schedule
+            left = 1 - progress if linear else math.cos(math.pi * progress / 2) ** 2
+            falling = floor + (0.003 - floor) * left
+            assert rate == pytest.approx(0.003 * step / warmup if step < warmup else falling)
+        assert max(rates) == rates[warmup] == 0.003
+        assert rates[total] > floor
+        assert set(rates[total + 1 :]) == {floor}
 
 
 @pytest.mark.parametrize(("step", "d_model", "warmup"), [(0, 12, 7), (3, 0, 7), (3, 12, 0)])
@@ -341,35 +334,26 @@ def test_paper_schedule_refuses_what_is_below_one(step, d_model, warmup):
         noam_schedule(step, d_model=d_model, warmup_steps=warmup)
 
 
-@pytest.mark.parametrize(
-    ("step", "warmup", "total"), [(0, 7, 31), (32, 7, 31), (3, 0, 31), (3, 31, 31), (3, 40, 31)]
-)
-def test_cosine_schedule_refuses_steps_that_do_not_fit(step, warmup, total):
+@pytest.mark.parametrize("schedule", [cosine_schedule, linear_schedule])
+@pytest.mark.parametrize(("step", "warmup", "total"), [(-1, 7, 31), (3, -1, 31), (3, 31, 31)])
+def test_schedule_refuses_steps_that_do_not_fit(schedule, step, warmup, total):
     message = f"got step={step}, warmup_steps={warmup}, total_steps={total}"
     with pytest.raises(ValueError, match=message):
-        cosine_schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
+        schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
 
 
-@pytest.mark.parametrize(("warmup", "total"), [(1, 2), (7, 31), (100, 800)])
-def test_linear_schedule_is_a_hat(warmup, total):
-    rates = [
-        linear_schedule(step, peak=0.003, warmup_steps=warmup, total_steps=total)
-        for step in range(1, total + 1)
-    ]
-    for step, rate in enumerate(rates, 1):
-        up, down = step / warmup, (total + 1 - step) / (total + 1 - warmup)
-        assert rate == pytest.approx(0.003 * (up if step < warmup else down))
-    assert max(rates) == rates[warmup - 1] == 0.003
-    assert 0 < rates[-1] == min(rates[warmup:])
-
-
-@pytest.mark.parametrize(
-    ("step", "warmup", "total"), [(0, 7, 31), (32, 7, 31), (3, 0, 31), (3, 31, 31), (3, 40, 31)]
-)
-def test_linear_schedule_refuses_steps_that_do_not_fit(step, warmup, total):
-    message = f"got step={step}, warmup_steps={warmup}, total_steps={total}"
-    with pytest.raises(ValueError, match=message):
-        linear_schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
+def test_schedule_is_one_of_pytorchs():
+    """`LambdaLR` multiplies the optimiser's rate, and counts from 0."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.003)
+    sizes = {"warmup_steps": 3, "total_steps": 8, "floor": 0.1}
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: cosine_schedule(done + 1, peak=1.0, **sizes)
+    )
+    for step in range(1, 11):
+        expected = 0.003 * cosine_schedule(step, peak=1.0, **sizes)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+        optimizer.step()
+        scheduler.step()
 
 
 # --- settings
