@@ -31,6 +31,7 @@ import os
 import platform
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -41,7 +42,7 @@ import torch
 from torch import Tensor
 
 import minitransformer as mt
-from minitransformer.exercises.faults import FAULTY_BATCHES, FAULTY_MODELS
+from minitransformer.exercises.faults import FAULTY_BATCHES, FAULTY_LOSSES, FAULTY_MODELS
 
 SHAPE: dict[str, Any] = {
     "d_model": 64,
@@ -91,7 +92,7 @@ LOOPS = {
     "three layers, post-norm": Loop(shape=DEEP),
     "three layers, post-norm, no warm-up": Loop(shape=DEEP, warmup_steps=1),
 }
-FAULTS = ["none", *FAULTY_MODELS, *FAULTY_BATCHES, *LOOPS]
+FAULTS = ["none", *FAULTY_MODELS, *FAULTY_LOSSES, *FAULTY_BATCHES, *LOOPS]
 
 
 class Gallery:
@@ -139,6 +140,7 @@ class Gallery:
         shape = SHAPE | dict(loop.shape)
         config = mt.TransformerConfig(self.src.vocab_size, self.tgt.vocab_size, **shape)
         model = mt.Transformer(config, torch.Generator().manual_seed(seed)).to(loop.dtype)
+        loss_of = FAULTY_LOSSES.get(fault, mt.next_token_loss)
         FAULTY_MODELS.get(fault, lambda model: None)(model)
         torch.manual_seed(seed)  # of dropout
         found: dict[str, Any] = {"steps": [], "train": [], "held_out": []}
@@ -153,14 +155,14 @@ class Gallery:
                     warmup_steps=min(loop.warmup_steps, steps - 1),
                     total_steps=steps,
                 )
-            losses.append(train_step(model, spoil(batch), optimizer, loop))
+            losses.append(train_step(model, spoil(batch), optimizer, loop, loss_of))
             if step % LOOK_EVERY == 0 or step == steps:
                 found["steps"].append(step)
                 found["train"].append(number(sum(losses) / len(losses)))
                 losses.clear()
                 model.train(not loop.evaluates)
                 with torch.no_grad():
-                    held_out = model.loss(*spoil(self.held_out), smoothing=0.0)
+                    held_out = loss_of(model, *spoil(self.held_out))
                 found["held_out"].append(number(held_out.item()))
                 model.train()
         model.train(not loop.evaluates)
@@ -211,14 +213,20 @@ class Gallery:
         }
 
 
-def train_step(model: Any, batch: mt.Batch, optimizer: torch.optim.Optimizer, loop: Loop) -> float:
+def train_step(
+    model: Any,
+    batch: mt.Batch,
+    optimizer: torch.optim.Optimizer,
+    loop: Loop,
+    loss_of: Callable[..., Tensor] = mt.next_token_loss,
+) -> float:
     """One update; return the loss that is reported."""
     if loop.clears:
         optimizer.zero_grad()
     total = 0.0
     parts = zip(*(x.chunk(loop.parts) for x in batch), strict=True)
     for part in parts:
-        loss = model.loss(*part, smoothing=0.0)
+        loss = loss_of(model, *part)
         (loss / loop.parts if loop.divides else loss).backward()
         total += loss.item() / loop.parts
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -50,6 +50,7 @@ from minitransformer import (
     epoch_batches,
     generate,
     multi30k,
+    next_token_loss,
     scaled_dot_product_attention,
 )
 
@@ -136,7 +137,7 @@ def ragged(rows: int, length: int) -> Tensor:
 
 
 def ragged_batch(rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Source, target input and target output, as `Transformer.loss` takes them."""
+    """Source, target input and target output, as `next_token_loss` takes them."""
     src, tgt = ragged(rows, length), ragged(rows, length + 1)
     return src, tgt[:, :-1] * (tgt[:, 1:] != 0), tgt[:, 1:]
 
@@ -192,7 +193,7 @@ def translation_row(
     sizes = (vocab_size, d_model, ours.config.num_decoder_layers, 0.1)
     torchs, xs = TorchTransformer(ours), peers.XTranslator(*sizes)
     losses: dict[str, tuple[nn.Module, Callable[..., Tensor]]] = {
-        OURS: (ours, partial(ours.loss, smoothing=0.0)),
+        OURS: (ours, partial(next_token_loss, ours)),
         "torch.nn": (torchs, partial(torchs.loss, smoothing=0.0)),
         "x-transformers": (xs, xs.loss),
     }
@@ -260,7 +261,7 @@ def decoder_only_models(
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
     """Cross-entropy of each next token, the way the model's library computes it."""
     if isinstance(model, DecoderOnlyTransformer):
-        return model.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0)
+        return next_token_loss(model, ids[:, :-1], ids[:, 1:])
     output = model(ids[:, :-1])
     logits = output if isinstance(output, Tensor) else output.logits
     return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())

@@ -1,7 +1,7 @@
 """How a recipe of the speedrun trains: its data, its model and its trainer."""
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pooch
 import torch
 from speedrun_records import Recipe
 from torch import Tensor, nn
-from torch_transformer import TorchDecoderOnly, TorchTransformer
+from torch_transformer import TorchDecoderOnly, TorchTransformer, torch_loss
 
 from minitransformer import (
     BPETokenizer,
@@ -22,11 +22,12 @@ from minitransformer import (
     Trainer,
     Transformer,
     TransformerConfig,
-    Translator,
     WordTokenizer,
     collate,
     encode_pairs,
+    exact_match,
     grammar_sentences,
+    next_token_loss,
     number_words,
 )
 from minitransformer.tasks.jobs import start_as_identity
@@ -124,7 +125,10 @@ def new_trainer(task: str, recipe: Recipe, seed: int) -> Trainer:
     sizes = tuple(tokenizer.vocab_size for tokenizer in tokenizers)
     model = new_model(task, recipe, sizes, seed)
     kind = Trainer if len(tokenizers) == 2 else LanguageModelTrainer
-    return kind(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
+    trainer = kind(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
+    if recipe.library != "ours":
+        vars(trainer)["loss"] = partial(torch_loss, trainer)
+    return trainer
 
 
 @torch.no_grad()
@@ -137,18 +141,18 @@ def held_out_nats(model: Any, texts: list[Any], tokenizers: tuple[Tokenizer, ...
     if isinstance(texts[0], TextPair):
         batch = collate(encode_pairs(texts, *tokenizers))
         tokens = int((batch.tgt_output != 0).sum())
-        return float(model.loss(*batch, smoothing=0.0)) * tokens / len(texts)
+        return float(next_token_loss(model, *batch)) * tokens / len(texts)
     rows = torch.tensor([tokenizers[0].encode(text) for text in texts]).split(128)
     return sum(mean_of_rows(model, part) * len(part) for part in rows) / len(texts)
 
 
 def mean_of_rows(model: Any, rows: Tensor) -> float:
     """The loss of a character, all but the first of each row."""
-    return float(model.loss(rows[:, :-1], rows[:, 1:], smoothing=0.0))
+    return float(next_token_loss(model, rows[:, :-1], rows[:, 1:]))
 
 
 def score_of(model: Any, held_out: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
     """What a run is judged by: the share of pairs without a mistake, or nats a character."""
     if isinstance(held_out[0], TextPair):
-        return Translator(as_ours(model), *tokenizers).exact_match(held_out)
+        return exact_match(as_ours(model), held_out, *tokenizers)
     return held_out_nats(as_ours(model), held_out, tokenizers)

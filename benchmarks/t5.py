@@ -64,6 +64,7 @@ from minitransformer import (
     encode_pairs,
     epoch_batches,
     generate,
+    next_token_loss,
 )
 from minitransformer.models import T5, T5Config
 from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans
@@ -184,7 +185,7 @@ class Seed:
             for batch in epoch_batches(examples, size, seed=self.seed, epoch=epoch):
                 step += 1
                 optimizer.zero_grad()
-                model.loss(*collate(batch), smoothing=0.0).backward()
+                next_token_loss(model, *collate(batch)).backward()
                 optimizer.param_groups[0]["lr"] = cosine_schedule(
                     step,
                     peak=self.training["rate"],
@@ -200,7 +201,7 @@ class Seed:
     def scores(self, model: T5, pairs: Sequence[TextPair]) -> dict[str, float]:
         """The loss, in nats a token, and the share of targets written without a mistake."""
         src, tgt, wanted = collate(encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config))
-        loss = model.eval().loss(src, tgt, wanted, smoothing=0.0).item()
+        loss = next_token_loss(model.eval(), src, tgt, wanted).item()
         stop_ids = [self.tokenizer.eos_id]
         written = generate(model, src, max_new_tokens=40, stop_ids=stop_ids)
         # No tokenizer knows the sentinels; an answer that holds one is wrong.

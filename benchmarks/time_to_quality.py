@@ -18,18 +18,19 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import grammar
 import multi30k
 import torch
 from torch import nn
-from torch_transformer import TorchTransformer
+from torch_transformer import TorchTransformer, torch_loss
 
 from minitransformer import (
     Trainer,
     TrainingConfig,
     Transformer,
-    Translator,
+    exact_match,
     grammar_sentences,
     number_words,
 )
@@ -54,7 +55,7 @@ def number_words_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float
     """The trainer of chapter 9, its judge, and the goal."""
     trainer = JOBS["number-words"].new_trainer(TrainingConfig(seed=seed))
     pairs, tokenizers = number_words(seed)["held_out"], trainer.tokenizers.values()
-    return trainer, lambda model: Translator(model, *tokenizers).exact_match(pairs), 0.995
+    return trainer, lambda model: exact_match(model, pairs, *tokenizers), 0.995
 
 
 def grammar_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:
@@ -62,11 +63,7 @@ def grammar_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], fl
     config = TrainingConfig(steps=grammar.STEPS, batch_size=96, label_smoothing=0.0, seed=seed)
     trainer = grammar.new_trainer(config, positional_encoding="sinusoidal")
     splits, tokenizers = grammar_sentences(seed, num_train=1), trainer.tokenizers.values()
-    return (
-        trainer,
-        lambda model: Translator(model, *tokenizers).exact_match(splits["held_out"]),
-        0.98,
-    )
+    return trainer, lambda model: exact_match(model, splits["held_out"], *tokenizers), 0.98
 
 
 def multi30k_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:
@@ -86,6 +83,7 @@ def race(task: str, seed: int) -> dict[str, tuple[int, float, float]]:
     ours, judge, goal = TASKS[task](seed)
     twin = TorchTransformer(ours.model, dropout_inside=True)
     theirs = Trainer(twin, ours.texts, *ours.tokenizers.values(), ours.config)
+    vars(theirs)["loss"] = partial(torch_loss, theirs)
     running, seconds = {OURS: ours, TORCHS: theirs}, {OURS: 0.0, TORCHS: 0.0}
     finished: dict[str, tuple[int, float, float]] = {}
     for batch in ours.batches():

@@ -12,7 +12,9 @@ from minitransformer import (
     DecoderOnlyTransformer,
     SinusoidalPositionalEncoding,
     TokenEmbedding,
+    Trainer,
     Transformer,
+    collate,
 )
 
 PAD_ID = 0
@@ -39,6 +41,12 @@ def pairs_of_layers(stack: Any, twin: Any) -> Iterator[tuple[Tensor, Tensor]]:
     for norm, twin_norm in norms:
         yield norm.weight, twin_norm.gain
         yield norm.bias, twin_norm.bias
+
+
+def torch_loss(trainer: Trainer, batch: Any) -> Tensor:
+    """What a trainer of a twin takes as its `loss`: that of the twin, by PyTorch's functions."""
+    parts = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else collate(batch)
+    return trainer.model.loss(*parts, smoothing=trainer.config.label_smoothing)
 
 
 class TorchTransformer(nn.Module):

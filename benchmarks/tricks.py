@@ -46,6 +46,7 @@ from minitransformer import (
     fast,
     generate,
     label_smoothing_loss,
+    next_token_loss,
 )
 from minitransformer.fast.attention import attend
 from minitransformer.fast.reserved_cache import ReservedCache
@@ -117,9 +118,7 @@ def steps() -> Iterator[tuple[str, Transformer, list[tuple[Tensor, ...]]]]:
 
 def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Callable[[], None]:
     """A training step in single precision on each of the batches."""
-    return partial(
-        for_each, training_step(model, partial(model.loss, smoothing=0.0), "fp32"), batches
-    )
+    return partial(for_each, training_step(model, partial(next_token_loss, model), "fp32"), batches)
 
 
 def training_rows() -> Iterator[Row]:

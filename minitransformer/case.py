@@ -5,6 +5,7 @@ Axes: `b` batch, `s` source position, `t` target position, `v` vocabulary.
 Built in chapter 17.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,17 @@ class Case:
     ids: Tensor
     targets: Tensor
     pad_id: int
+    measure: Callable[..., Tensor]
+    """Its loss: a function of the model, a batch and `smoothing`."""
 
     @property
     def batch(self) -> list[Tensor]:
-        """What the model's `loss` takes."""
+        """What the loss takes."""
         return [x for x in (self.src, self.ids, self.targets) if x is not None]
+
+    def loss(self, *rows: Tensor) -> Tensor:
+        """The loss of the batch, or of other rows, without smoothing."""
+        return self.measure(self.model, *(rows or self.batch), smoothing=0.0)
 
     @property
     def real(self) -> Tensor:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from minitransformer.attention import Mask, causal_mask
-from minitransformer.checks import check_ids, check_padding, check_targets
+from minitransformer.checks import check_ids, check_padding
 from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Encoder
-from minitransformer.training import label_smoothing_loss
 from minitransformer.transformer import TokenModel, cached_length
 
 __all__ = ["DecoderOnlyTransformer"]
@@ -104,33 +103,3 @@ class DecoderOnlyTransformer(TokenModel):
     def forward(self, ids: Tensor, mask: Mask = "causal") -> Tensor:
         """Score the token that follows each position; as `decode`."""
         return self.decode(ids, mask=mask)
-
-    def loss(
-        self, ids: Tensor, targets: Tensor, *, smoothing: float = 0.1, mask: Mask = "causal"
-    ) -> Tensor:
-        """The `label_smoothing_loss` of `forward`, by the fast way if nobody changed it.
-
-        Args:
-            ids: (b, t), an integer dtype.
-            targets: (b, t), int64, the ids that follow.
-            smoothing: ε of the loss.
-            mask: see `decode`.
-
-        Returns:
-            The mean over all targets that are not padding, a scalar, float32.
-
-        Raises:
-            TypeError: as in `forward`; if targets are not int64.
-            ValueError: as in `forward`; if `targets` and `ids` differ in shape, a target that is
-                not padding lies outside the vocabulary, or all are padding.
-        """
-        from minitransformer import fast
-
-        pad_id = self.config.pad_id
-        check_targets(ids, targets, self.config.tgt_vocab_size, pad_id)
-        if isinstance(mask, str):
-            check_padding("ids", ids, pad_id)
-        if fast.serves(self):
-            return fast.decoder_only_loss(self, ids, targets, smoothing, mask)
-        logits = self(ids, mask)
-        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)

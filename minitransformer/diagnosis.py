@@ -5,7 +5,7 @@ Axes: `b` batch, `s` source position, `t` target position, `v` vocabulary.
 Built in chapter 17.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from minitransformer.case import Case
 from minitransformer.inspection import evaluating
 from minitransformer.laws import LAWS
+from minitransformer.loss import next_token_loss
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
 
@@ -56,16 +57,19 @@ class Diagnosis(list[Finding]):
         )
 
 
-def diagnose(model: Any, batch: Sequence[Tensor]) -> Diagnosis:
+def diagnose(
+    model: Any, batch: Sequence[Tensor], loss: Callable[..., Tensor] = next_token_loss
+) -> Diagnosis:
     """Try the laws of a healthy model, trained or not; nothing of it is changed in the end.
 
     Takes about as long as 100 steps of training on eight rows: the last check learns them by heart.
 
     Args:
         model: a `Transformer` or a `DecoderOnlyTransformer`, or what was made of one.
-        batch: what its `loss` takes: source (b, s), target input (b, t) and targets (b, t), or
+        batch: what the loss takes: source (b, s), target input (b, t) and targets (b, t), or
             ids (b, t) and targets (b, t) where there is no encoder, int64. At least two rows, of
             unequal lengths if there are such, and three positions.
+        loss: what it is trained with: a function of the model, the batch and `smoothing`.
 
     Returns:
         A finding for each law that can be tried; printed, or shown by a notebook, they are a table.
@@ -87,7 +91,7 @@ def diagnose(model: Any, batch: Sequence[Tensor]) -> Diagnosis:
 
     Built in chapter 17.
     """
-    case = case_of(model, batch)
+    case = case_of(model, batch, loss)
     findings = Diagnosis()
     with evaluating(model):
         for law, check in LAWS.items():
@@ -98,7 +102,9 @@ def diagnose(model: Any, batch: Sequence[Tensor]) -> Diagnosis:
     return findings
 
 
-def case_of(model: Any, batch: Sequence[Tensor]) -> Case:
+def case_of(
+    model: Any, batch: Sequence[Tensor], loss: Callable[..., Tensor] = next_token_loss
+) -> Case:
     """The model and its batch, if they fit together."""
     has_encoder = model.config.num_encoder_layers > 0
     if len(batch) != 2 + has_encoder:
@@ -108,4 +114,4 @@ def case_of(model: Any, batch: Sequence[Tensor]) -> Case:
         raise ValueError(
             f"targets must have at least 2 rows and 3 positions, got {tuple(batch[-1].shape)}"
         )
-    return Case(model, src, batch[-2], batch[-1], model.config.pad_id)
+    return Case(model, src, batch[-2], batch[-1], model.config.pad_id, loss)

@@ -22,7 +22,7 @@ __all__ = ["LAWS"]
 
 
 def numbers_are_finite(case: Case) -> Found:
-    logits, loss = case.logits(), float(case.model.loss(*case.batch, smoothing=0.0))
+    logits, loss = case.logits(), float(case.loss())
     finite = math.isfinite(loss) and bool(logits[case.real].isfinite().all())
     if not finite:
         return (
@@ -43,7 +43,7 @@ def logits_are_scores(case: Case) -> Found:
 
 
 def loss_is_of_the_logits(case: Case) -> Found:
-    logits, loss = case.logits(), float(case.model.loss(*case.batch, smoothing=0.0))
+    logits, loss = case.logits(), float(case.loss())
     expected = float(F.cross_entropy(logits[case.real], case.targets[case.real]))
     if abs(loss - expected) <= min(case.tolerance(logits), 1e-2 * (1 + expected)):
         return True, f"{expected:.2f} nats over {int(case.real.sum())} targets"
@@ -231,7 +231,7 @@ def cached_is_full(case: Case) -> Found:
 def gradients_arrive(case: Case) -> Found:
     parameters = {n: p for n, p in case.model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        loss = case.model.loss(*case.batch, smoothing=0.0)
+        loss = case.loss()
         found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     # Adding the same to all scores of a query moves no weight, so the keys' bias learns nothing.
     still = [
@@ -265,7 +265,7 @@ def batch_is_learned(case: Case) -> Found:
         with torch.enable_grad():
             for step in range(60):
                 optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, (step + 1) / 20)
-                loss = case.model.loss(*rows, smoothing=0.0)
+                loss = case.loss(*rows)
                 losses.append(loss.item())
                 optimizer.zero_grad()
                 loss.backward()

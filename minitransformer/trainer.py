@@ -34,6 +34,7 @@ from minitransformer.data import (
 )
 from minitransformer.dropout import drawing_from
 from minitransformer.evaluation import EarlyStopping
+from minitransformer.loss import next_token_loss
 from minitransformer.optimizers import copy_with, move_average, new_optimizer
 from minitransformer.pretrained import check_tokenizers
 from minitransformer.progress import progress_of
@@ -41,7 +42,6 @@ from minitransformer.sole_writer import sole_writer
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
 
 __all__ = ["Trainer"]
 
@@ -125,7 +125,7 @@ class Trainer:
     def loss(self, batch: Any) -> Tensor:
         """The smoothed loss of a batch."""
         parts = (part.to(self.device) for part in collate(batch, self.model.config.pad_id))
-        return self.model.loss(*parts, smoothing=self.config.label_smoothing)
+        return next_token_loss(self.model, *parts, smoothing=self.config.label_smoothing)
 
     def batches(self) -> Iterator[Any]:
         """The batches from the next step on, for ever."""
@@ -155,7 +155,7 @@ class Trainer:
             checkpoint: file to save to every `checkpoint_every` steps and at the end.
             checkpoint_every: steps between two saves.
             stopping: when to end before that, and where to keep the best state. The model here
-                is the last one; `resume` and `Translator.load` read the best.
+                is the last one; `resume` and `load_translator` read the best.
             progress: whether to draw a progress bar; where stderr is no terminal and no notebook,
                 a line for every tenth of the steps.
 
@@ -257,10 +257,6 @@ class Trainer:
         they are the model's own.
         """
         return copy_with(self.average, self.model).eval()
-
-    def trained(self) -> TextModel:
-        """`averaged` with its tokenizers: a `Translator`, or a `TextGenerator`."""
-        return TextModel.of(self.averaged(), self.tokenizers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with all that is needed to translate and to go on, or refuse it."""

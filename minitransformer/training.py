@@ -1,4 +1,4 @@
-"""What training needs to know: the loss and the settings.
+"""The settings of a training.
 
 Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
 """
@@ -7,59 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
-import torch
-from torch import Tensor
-
-from minitransformer.checks import check_loss, check_types
+from minitransformer.checks import check_types
 from minitransformer.schedules import cosine_schedule, linear_schedule, noam_schedule
 
-__all__ = ["TrainingConfig", "label_smoothing_loss"]
-
-
-def label_smoothing_loss(
-    logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad_id: int = 0
-) -> Tensor:
-    """Mean cross-entropy, in nats, against targets that leave a little to every token.
-
-    The target distribution gives 1 − ε to the right token and spreads ε evenly over all v
-    tokens (the right one too), so the loss of a position is
-
-        (1 − ε)·(−log p[target]) + ε·mean over v of (−log p[v]).
-
-    Positions whose target is padding are left out of the mean.
-
-    Args:
-        logits: (..., v), floating point.
-        targets: (...), int64.
-        smoothing: ε; 0 is plain cross-entropy against one-hot targets.
-        pad_id: target id that does not count.
-
-    Returns:
-        A scalar, float32, or float64 if `logits` are.
-
-    Raises:
-        TypeError: if `targets` are not int64.
-        ValueError: if shapes do not fit, ε is outside [0, 1), a target that is not padding lies
-            outside the vocabulary, or every target is padding.
-
-    Example:
-        >>> import torch
-        >>> targets = torch.tensor([[1, 2, 0], [3, 0, 0]])
-        >>> loss = label_smoothing_loss(torch.zeros(2, 3, 5), targets)
-        >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
-        True
-
-    Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
-    """
-    check_loss("logits", logits, targets, logits.size(-1), smoothing, pad_id)
-    real = targets != pad_id
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    # Whatever the scores at padding are, NaN too, nothing of them may reach the loss.
-    log_probs = wide.masked_fill(~real[..., None], 0.0).log_softmax(dim=-1)
-    losses = -log_probs.gather(-1, targets.where(real, 0)[..., None])[..., 0]
-    if smoothing:  # 0 times the infinite loss of an impossible token would be no number
-        losses = (1 - smoothing) * losses - smoothing * log_probs.mean(dim=-1)
-    return losses.masked_fill(~real, 0.0).sum() / real.sum()
+__all__ = ["TrainingConfig"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import padding_mask
-from minitransformer.checks import check_ids, check_padding, check_rows, check_targets
+from minitransformer.checks import check_ids, check_padding, check_rows
 from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
@@ -21,7 +21,6 @@ from minitransformer.positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from minitransformer.pretrained import Pretrained
-from minitransformer.training import label_smoothing_loss
 
 __all__ = ["Transformer"]
 
@@ -204,37 +203,6 @@ class Transformer(TokenModel):
         """
         check_rows(src_ids, tgt_ids)
         return self.decode(tgt_ids, *self.encode(src_ids))
-
-    def loss(
-        self, src_ids: Tensor, tgt_ids: Tensor, targets: Tensor, *, smoothing: float = 0.1
-    ) -> Tensor:
-        """The `label_smoothing_loss` of `forward`, by the fast way if nobody changed it.
-
-        Args:
-            src_ids: (b, s), an integer dtype.
-            tgt_ids: (b, t), an integer dtype; the target shifted right.
-            targets: (b, t), int64, the ids that follow.
-            smoothing: ε of the loss.
-
-        Returns:
-            The mean over all targets that are not padding, a scalar, float32.
-
-        Raises:
-            TypeError: if ids are not integers, or targets not int64.
-            ValueError: as in `forward`; if `targets` and `tgt_ids` differ in shape, a target that
-                is not padding lies outside the vocabulary, or all are padding.
-        """
-        from minitransformer import fast
-
-        check_rows(src_ids, tgt_ids)
-        pad_id = self.config.pad_id
-        check_targets(tgt_ids, targets, self.config.tgt_vocab_size, pad_id)
-        check_padding("src_ids", src_ids, pad_id)
-        check_padding("tgt_ids", tgt_ids, pad_id, may_begin=True)
-        if fast.serves(self):
-            return fast.translation_loss(self, src_ids, tgt_ids, targets, smoothing)
-        logits = self(src_ids, tgt_ids)
-        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
 
 
 def cached_length(caches: Sequence[KVCache] | None, num_layers: int) -> int:

@@ -22,6 +22,7 @@ from minitransformer import (
     TransformerConfig,
     causal_mask,
     label_smoothing_loss,
+    next_token_loss,
 )
 
 
@@ -128,7 +129,7 @@ def test_loss_sees_what_the_mask_lets_be_seen(changes):
     everything = torch.ones(5, 5, dtype=torch.bool)
     for mask in (everything, PREFIX, causal_mask(5)):
         expected = label_smoothing_loss(model(TGT_IDS, mask), targets, smoothing=0.2)
-        assert_same(model.loss(TGT_IDS, targets, smoothing=0.2, mask=mask), expected)
+        assert_same(next_token_loss(model, TGT_IDS, targets, smoothing=0.2, mask=mask), expected)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +153,12 @@ def test_masks_that_do_not_fit_are_refused(mask, error, message):
 )
 def test_model_of_another_dtype_computes_the_same(changes, dtype, tolerance):
     model = decoder_only_model(**changes)
-    expected, loss = model(TGT_IDS), model.loss(TGT_IDS, TGT_IDS)
+    expected, loss = model(TGT_IDS), next_token_loss(model, TGT_IDS, TGT_IDS, smoothing=0.1)
     model.to(dtype)
     logits = model(TGT_IDS)
     assert logits.dtype == dtype
     assert_same(logits.float(), expected, tolerance * expected.std().item())
-    assert_same(model.loss(TGT_IDS, TGT_IDS).float(), loss, tolerance)
+    assert_same(next_token_loss(model, TGT_IDS, TGT_IDS, smoothing=0.1).float(), loss, tolerance)
 
 
 @pytest.mark.slow
@@ -178,7 +179,7 @@ def test_model_can_be_compiled_and_exported(name):
 
 def test_targets_that_are_no_tokens_are_refused():
     with pytest.raises(ValueError, match="target 31 lies outside the vocabulary of 31 tokens"):
-        decoder_only_model().loss(TGT_IDS, TGT_IDS + 1)
+        next_token_loss(decoder_only_model(), TGT_IDS, TGT_IDS + 1, smoothing=0.1)
 
 
 def test_starting_values_depend_on_the_generator_alone():

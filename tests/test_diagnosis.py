@@ -7,7 +7,7 @@ import torch
 
 import minitransformer as mt
 from minitransformer.diagnosis import Diagnosis, Finding, diagnose
-from minitransformer.exercises.faults import FAULTY_BATCHES, FAULTY_MODELS
+from minitransformer.exercises.faults import FAULTY_BATCHES, FAULTY_LOSSES, FAULTY_MODELS
 from minitransformer.laws import LAWS
 
 # Which laws may fail for which fault; the first of them has to.
@@ -119,7 +119,7 @@ def test_nothing_is_found_in_bfloat16_nor_in_a_trained_model(batch):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(150):
         optimizer.zero_grad()
-        model.loss(*batch).backward()
+        mt.next_token_loss(model, *batch, smoothing=0.1).backward()
         optimizer.step()
     assert diagnose(model, batch).failed == []
 
@@ -131,6 +131,11 @@ def test_what_breaks_a_model_is_found(batch, fault):
     findings = diagnose(model, batch)
     assert CAUGHT[fault] in findings.failed
     assert all(finding.found == finding.found.strip() for finding in findings)  # whole sentences
+
+
+@pytest.mark.parametrize("fault", FAULTY_LOSSES)
+def test_what_breaks_the_loss_is_found(batch, fault):
+    assert CAUGHT[fault] in diagnose(translator(), batch, FAULTY_LOSSES[fault]).failed
 
 
 @pytest.mark.parametrize("fault", FAULTY_BATCHES)
@@ -171,14 +176,14 @@ def test_half_precision_does_not_learn_with_the_usual_epsilon(batch):
 
 def test_every_law_is_tried_and_every_fault_is_told_apart(batch):
     assert [finding.law for finding in diagnose(translator(), batch)] == list(LAWS)
-    assert CAUGHT.keys() == FAULTY_MODELS.keys() | FAULTY_BATCHES.keys()
+    assert CAUGHT.keys() == FAULTY_MODELS.keys() | FAULTY_LOSSES.keys() | FAULTY_BATCHES.keys()
     assert set(CAUGHT.values()) <= LAWS.keys()
 
 
 def test_the_model_stays_as_it_was(batch):
     model = translator().train()
     model.decoder.eval()
-    model.loss(*batch).backward()
+    mt.next_token_loss(model, *batch, smoothing=0.1).backward()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     modes = [module.training for module in model.modules()]

@@ -34,9 +34,9 @@ FLOORS = [
         "dropout",
         "efficient_attention.block_mask",
         "efficient_attention.memory",
-        "fast.cross_entropy",
         "fast.turned",
         "logits_processors",
+        "loss",
         "merging",
         "plotting",
         "positional_encoding",
@@ -110,14 +110,12 @@ FLOORS = [
         "published.gpt2_config",
         "published.marian_config",
     },
-    {"checkpoint", "data", "models.bert_heads", "models.gpt2", "models.marian"},
-    {"models", "sole_writer"},
-    {"exercises.faults", "inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
-    {"evaluation", "tasks.text_to_text", "translator"},
-    {"export.folder"},
-    {"export.ctranslate2", "export.relatives", "export.torch_export"},
+    {"checkpoint", "data", "export.folder", "models.bert_heads", "models.gpt2", "models.marian"},
+    {"export.ctranslate2", "export.relatives", "export.torch_export", "models", "sole_writer"},
     {"export.hugging_face", "export.onnx"},
     {"export"},
+    {"exercises.faults", "inference", "tasks.grammar", "tasks.multi30k", "tasks.number_words"},
+    {"evaluation", "tasks.text_to_text"},
     {"trainer"},
     {"language_model", "parallel.checkpoints", "parallel.parts", "tasks.jobs"},
     {"parallel.token_file", "parallel.trainer"},
@@ -127,7 +125,7 @@ FLOORS = [
 ]
 FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 DOOR = "fast"
-THROUGH_THE_DOOR = {"decoder_only", "inference", "transformer"}
+THROUGH_THE_DOOR = {"inference", "loss"}
 """Whose `loss` and `generate` take the fast way, which the models look for when called."""
 BESIDE = {
     ("export", "models"),

@@ -18,17 +18,19 @@ from helpers import (
 from minitransformer import (
     DecoderOnlyTransformer,
     LanguageModelTrainer,
-    TextGenerator,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
-    Translator,
     WordTokenizer,
-    encode_pairs,
+    bits_per_character,
+    complete,
+    exact_match,
     fast,
     generate,
+    held_out_loss,
     inference,
+    next_token_loss,
     next_token_probs,
     no_repeat_ngrams,
     occurrence_penalty,
@@ -37,10 +39,11 @@ from minitransformer import (
     repetition_penalty,
     suppress_tokens,
     token_stream,
+    translate,
 )
 from minitransformer.decoding import WholeTexts
 from minitransformer.fast import Decoding
-from minitransformer.inspection import evaluating
+from minitransformer.inference import evaluating
 from minitransformer.models import GPT2, GPT2Config, Llama, LlamaConfig
 
 
@@ -433,47 +436,43 @@ def test_sources_that_do_not_fit_are_refused(src_ids, error, message):
 def test_translations_keep_the_order_of_the_texts(copier, batch_size):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c", "d c a", "c", "b a d c", "a"]
-    translations = Translator(model, src, tgt).translate(
-        texts, max_new_tokens=9, batch_size=batch_size
-    )
+    translations = translate(model, texts, src, tgt, max_new_tokens=9, batch_size=batch_size)
     assert translations == [text[::-1] for text in texts]
 
 
 def test_no_texts_have_no_translations(copier):
     model, src, tgt, _ = copier
-    assert Translator(model, src, tgt).translate([]) == []
+    assert translate(model, [], src, tgt) == []
 
 
 def test_translation_stops_at_the_limit(copier):
     model, src, tgt, _ = copier
-    assert Translator(model, src, tgt).translate(["c b a d", "a"], max_new_tokens=2) == ["d a", "a"]
+    assert translate(model, ["c b a d", "a"], src, tgt, max_new_tokens=2) == ["d a", "a"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_text_without_tokens_is_refused(copier, text):
     model, src, tgt, _ = copier
     with pytest.raises(ValueError, match=rf"at least one token, got {text!r}".replace("\\", r"\\")):
-        Translator(model, src, tgt).translate(["a", text])
+        translate(model, ["a", text], src, tgt)
 
 
 def test_text_too_long_for_the_model_is_refused(copier):
     model, src, tgt, _ = copier
     with pytest.raises(ValueError, match="65 positions is longer than max_len=64"):
-        Translator(model, src, tgt).translate(["a " * 64])
+        translate(model, ["a " * 64], src, tgt)
 
 
 def test_word_never_seen_is_translated_as_unknown(copier):
     model, src, tgt, _ = copier
-    assert len(Translator(model, src, tgt).translate(["a zebra"], max_new_tokens=9)) == 1
+    assert len(translate(model, ["a zebra"], src, tgt, max_new_tokens=9)) == 1
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_translations_by_beam_search_are_as_good(copier, num_beams):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c", "d c a"]
-    translations = Translator(model, src, tgt).translate(
-        texts, max_new_tokens=9, num_beams=num_beams
-    )
+    translations = translate(model, texts, src, tgt, max_new_tokens=9, num_beams=num_beams)
     assert translations == [text[::-1] for text in texts]
 
 
@@ -482,7 +481,7 @@ def test_translation_fits_a_model_with_little_room(copier):
     short = Transformer(replace(model.config, max_len=9))
     short.load_state_dict(model.state_dict())
     texts = ["c b a d", "a", "b c"]
-    assert Translator(short, src, tgt).translate(texts) == [text[::-1] for text in texts]
+    assert translate(short, texts, src, tgt) == [text[::-1] for text in texts]
 
 
 class OtherPadding(WordTokenizer):
@@ -495,12 +494,12 @@ def test_tokenizer_with_another_padding_than_the_model_is_refused(copier):
     model, src, tgt, _ = copier
     other = OtherPadding(src.tokens[5:])
     with pytest.raises(ValueError, match="tokenizer src has pad_id=4, the model 0"):
-        Translator(model, other, tgt).translate(["a"])
+        translate(model, ["a"], other, tgt)
     with pytest.raises(ValueError, match="tokenizer tgt has pad_id=4, the model 0"):
-        Translator(model, src, other).translate(["a"])
+        translate(model, ["a"], src, other)
     config = TransformerConfig.decoder_only(tgt.vocab_size, d_model=12, num_heads=3, pad_id=3)
     with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
-        TextGenerator(DecoderOnlyTransformer(config), tgt).complete(["a"])
+        complete(DecoderOnlyTransformer(config), ["a"], tgt)
 
 
 # --- complete
@@ -524,9 +523,9 @@ def test_completions_leave_out_the_prompt_and_need_none(copier):
             prompts, rows.tolist(), generate(model, rows, **options()).tolist(), strict=True
         )
     ]
-    assert TextGenerator(model, tgt).complete(prompts, **options()) == expected
+    assert complete(model, prompts, tgt, **options()) == expected
     assert len(set(expected)) > 1
-    assert TextGenerator(model, tgt).complete([]) == []
+    assert complete(model, [], tgt) == []
 
 
 # --- a single text, texts that come one at a time, and none
@@ -537,41 +536,38 @@ def test_a_single_text_is_refused_everywhere(copier):
     writer = decoder_only_model()
     settings = TrainingConfig(steps=2, warmup_steps=1, context_length=2)
     for name, call in {
-        "texts": lambda: Translator(model, src, tgt).translate("a"),
-        "prompts": lambda: TextGenerator(writer, tgt).complete("a"),
+        "texts": lambda: translate(model, "a", src, tgt),
+        "prompts": lambda: complete(writer, "a", tgt),
     }.items():
         with pytest.raises(TypeError, match=f"{name} must be an iterable of texts, got a single s"):
             call()
     for call in (
         lambda: token_stream("a b", tgt),
-        lambda: TextGenerator(writer, tgt).bits_per_character("a b"),
+        lambda: bits_per_character(writer, "a b", tgt),
         lambda: LanguageModelTrainer(writer, "a b", tgt, settings),
         lambda: WordTokenizer.train("a b"),
     ):
         with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
             call()
-    translator = Translator(model, src, tgt)
-    encode = partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt)
-    for call in (translator.exact_match, translator.held_out_loss, encode):
+    for call in (exact_match, held_out_loss):
         with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
-            call("a b")
+            call(model, "a b", src, tgt)
     with pytest.raises(TypeError, match="ids must be of type Tensor, got str"):
         generate(writer, "a")
     with pytest.raises(TypeError, match="texts must be of type str, but number 1 is 2"):
-        Translator(model, src, tgt).translate(["a", 2])
+        translate(model, ["a", 2], src, tgt)
 
 
 def test_texts_may_come_one_at_a_time(copier):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c"]
-    translator = Translator(model, src, tgt)
-    assert translator.translate(iter(texts)) == translator.translate(texts)
+    assert translate(model, iter(texts), src, tgt) == translate(model, texts, src, tgt)
     writer = decoder_only_model()
     known = {"logits_processors": [partial(suppress_tokens, tokens=range(tgt.vocab_size, 31))]}
-    expected = TextGenerator(writer, tgt).complete(["a", "b"], **known)
-    assert TextGenerator(writer, tgt).complete(iter(["a", "b"]), **known) == expected
+    expected = complete(writer, ["a", "b"], tgt, **known)
+    assert complete(writer, iter(["a", "b"]), tgt, **known) == expected
     pairs = [(text, text[::-1]) for text in texts]
-    assert translator.exact_match(iter(pairs)) == translator.exact_match(pairs)
+    assert exact_match(model, iter(pairs), src, tgt) == exact_match(model, pairs, src, tgt)
     assert torch.equal(token_stream(iter(texts), tgt), token_stream(texts, tgt))
 
 
@@ -580,9 +576,9 @@ def test_batches_have_at_least_one_text(copier, batch_size):
     model, src, tgt, _ = copier
     message = f"batch_size must be at least 1, got {batch_size}"
     with pytest.raises(ValueError, match=message):
-        Translator(model, src, tgt).translate(["a"], batch_size=batch_size)
+        translate(model, ["a"], src, tgt, batch_size=batch_size)
     with pytest.raises(ValueError, match=message):
-        TextGenerator(decoder_only_model(), tgt).bits_per_character(["a"], batch_size=batch_size)
+        bits_per_character(decoder_only_model(), ["a"], tgt, batch_size=batch_size)
 
 
 def test_source_that_cannot_be_translated_is_not_trained_on(copier):
@@ -590,8 +586,8 @@ def test_source_that_cannot_be_translated_is_not_trained_on(copier):
     settings = TrainingConfig(steps=2, warmup_steps=1)
     for call in (
         lambda: Trainer(model, [("a", "a"), ("", "a")], src, tgt, settings),
-        lambda: Translator(model, src, tgt).translate(["a", ""]),
-        lambda: Translator(model, src, tgt).held_out_loss([("", "a")]),
+        lambda: translate(model, ["a", ""], src, tgt),
+        lambda: held_out_loss(model, [("", "a")], src, tgt),
     ):
         with pytest.raises(ValueError, match="every text must have at least one token, got ''"):
             call()
@@ -613,10 +609,10 @@ def test_ends_are_the_models_unless_others_are_asked_for(monkeypatch):
 def test_begin_and_ends_of_the_user_go_before(copier):
     model, src, tgt, src_ids = copier
     (a,) = tgt.encode("a")
-    assert Translator(model, src, tgt).translate(["c b a d", "a d"], stop_ids=[a]) == ["d a", "d a"]
+    assert translate(model, ["c b a d", "a d"], src, tgt, stop_ids=[a]) == ["d a", "d a"]
     given = generate(model, src_ids[:1], bos_id=a, max_new_tokens=5)
     text = src.decode(src_ids[0].tolist())
-    assert Translator(model, src, tgt).translate([text], bos_id=a, max_new_tokens=5) == [
+    assert translate(model, [text], src, tgt, bos_id=a, max_new_tokens=5) == [
         tgt.decode(given[0].tolist())
     ]
 
@@ -636,13 +632,13 @@ def test_padding_before_a_token_is_refused_everywhere(rows, is_open):
     with nullcontext() if is_open else fast.disabled():
         for name, call in {
             "ids": lambda: writer(ids),
-            "ids ": lambda: writer.loss(ids, right),
+            "ids ": lambda: next_token_loss(writer, ids, right, smoothing=0.1),
             "prompts": lambda: generate(writer, ids, max_new_tokens=2),
             "src_ids": lambda: model(ids, right),
-            "src_ids ": lambda: model.loss(ids, right, right),
+            "src_ids ": lambda: next_token_loss(model, ids, right, right, smoothing=0.1),
             "src_ids  ": lambda: generate(model, ids, max_new_tokens=2),
             "tgt_ids": lambda: model(right, ids),
-            "tgt_ids ": lambda: model.loss(right, ids, right),
+            "tgt_ids ": lambda: next_token_loss(model, right, ids, right, smoothing=0.1),
         }.items():
             message = f"^{name.strip()} must be filled on the right only, got pad_id=0 before"
             with pytest.raises(ValueError, match=message):

@@ -184,14 +184,14 @@ class Trouble:
 
     def __call__(self, trainer, processes):
         if processes.rank == self.rank:
-            loss = trainer.model.loss
+            loss = trainer.loss
 
-            def troubled(*inputs, **options):
+            def troubled(batch):
                 if trainer.step + 1 == self.step:
                     self.happens()
-                return loss(*inputs, **options)
+                return loss(batch)
 
-            trainer.model.loss = troubled
+            trainer.loss = troubled
 
 
 class Killed(Trouble):

@@ -86,10 +86,10 @@ def build(config):
         model = GPT2(config, generator)
     elif config.num_encoder_layers:
         model = mt.Transformer(config, generator)
-        return model, lambda: model.loss(ids, ids, ids)
+        return model, lambda: mt.next_token_loss(model, ids, ids, ids, smoothing=0.1)
     else:
         model = mt.DecoderOnlyTransformer(config, generator)
-    return model, lambda: model.loss(ids, ids)
+    return model, lambda: mt.next_token_loss(model, ids, ids, smoothing=0.1)
 
 
 def saved_bytes(model, run):
@@ -216,7 +216,7 @@ def test_activations_of_wider_models(b, t, options):
     model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
     ids = torch.randint(1, 211, (b, t), generator=torch.Generator().manual_seed(0))
     memory = mt.plan(config, 1e6, precision="float32", batch_size=b, length=t).memory
-    measured = saved_bytes(model, lambda: model.loss(ids, ids))
+    measured = saved_bytes(model, lambda: mt.next_token_loss(model, ids, ids, smoothing=0.1))
     expected = memory["activations"] + memory["logits"] / 2
     assert measured == pytest.approx(expected, rel=0.02)
 
@@ -231,7 +231,7 @@ def test_total_is_a_bound_of_the_peak(b, t, fast_way):
     ids = torch.randint(1, 211, (b, t), generator=torch.Generator().manual_seed(0))
     memory = mt.plan(config, 1e6, precision="float32", batch_size=b, length=t).memory
     with nullcontext() if fast_way else fast.disabled(), PeakMemory() as measured:
-        model.loss(ids, ids).backward()
+        mt.next_token_loss(model, ids, ids, smoothing=0.1).backward()
     most = memory["total"] - memory["parameters"] - memory["optimiser"]  # which are there before
     assert memory["activations"] < measured.peak < most
     assert measured.peak > 0.85 * most

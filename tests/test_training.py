@@ -15,7 +15,7 @@ from minitransformer import (
     linear_schedule,
     noam_schedule,
 )
-from minitransformer.fast import cross_entropy
+from minitransformer import loss as loss_module
 
 V = 31
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 2, 0, 0, 0]])
@@ -60,7 +60,7 @@ def test_loss_equals_its_formula(smoothing):
 def test_linear_cross_entropy_equals_the_loss_of_the_logits(
     smoothing, max_logits, pad_id, monkeypatch
 ):
-    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", max_logits)
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", max_logits)
     hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1, grad=True)
     loss = linear_cross_entropy(hidden, weight, TARGETS, smoothing=smoothing, pad_id=pad_id)
     expected = label_smoothing_loss(hidden @ weight.T, TARGETS, smoothing=smoothing, pad_id=pad_id)
@@ -135,7 +135,7 @@ def test_loss_in_float64_is_computed_in_float64(ours, smoothing):
 @pytest.mark.parametrize("num_chunks", [2, 16])
 def test_gradient_of_bfloat16_weights_is_as_near_as_torchs(num_chunks, monkeypatch):
     n, v, d = 512, 601, 32
-    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", n // num_chunks * v)
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", n // num_chunks * v)
     hidden, weight = randn(n, d).bfloat16(), (randn(v, d, seed=1) / d**0.5).bfloat16()
     targets = torch.randint(1, v, (n,), generator=torch.Generator().manual_seed(2))
     gradients = []
@@ -157,7 +157,7 @@ def test_gradient_of_bfloat16_weights_is_as_near_as_torchs(num_chunks, monkeypat
 @each_loss
 @each_smoothing
 def test_loss_can_be_differentiated_mapped_and_compiled_as_a_function(ours, smoothing, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", 2 * V)
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", 2 * V)
     hidden, weight = randn(3, 5, 12), randn(V, 12, seed=1)
     targets = torch.cat([TARGETS, TARGETS[:1] - 1])
     weights = torch.stack([weight, weight + 1, 2 * weight])

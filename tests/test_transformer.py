@@ -16,7 +16,7 @@ from helpers import (
     torch_transformer,
 )
 
-from minitransformer import Transformer, TransformerConfig, label_smoothing_loss
+from minitransformer import Transformer, TransformerConfig, label_smoothing_loss, next_token_loss
 
 each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 
@@ -213,12 +213,15 @@ def test_dropout_acts_on_embeddings_too_and_only_while_training():
 )
 def test_model_of_another_dtype_computes_the_same(changes, dtype, tolerance):
     model = small_model(**changes)
-    expected, loss = model(SRC_IDS, TGT_IDS), model.loss(SRC_IDS, TGT_IDS, TGT_IDS)
+    expected, loss = (
+        model(SRC_IDS, TGT_IDS),
+        next_token_loss(model, SRC_IDS, TGT_IDS, TGT_IDS, smoothing=0.1),
+    )
     model.to(dtype)
     logits = model(SRC_IDS, TGT_IDS)
     assert logits.dtype == dtype
     assert_same(logits.float(), expected, tolerance * expected.std().item())
-    again = model.loss(SRC_IDS, TGT_IDS, TGT_IDS)
+    again = next_token_loss(model, SRC_IDS, TGT_IDS, TGT_IDS, smoothing=0.1)
     assert_same(again.float(), loss, tolerance)
     again.backward()
     for parameter in model.parameters():
@@ -498,15 +501,15 @@ def test_ids_that_are_no_tensor_are_refused():
     with pytest.raises(TypeError, match="tgt_ids must be of type Tensor, got list"):
         small_model()(SRC_IDS, TGT_IDS.tolist())
     with pytest.raises(TypeError, match="targets must be of type Tensor, got NoneType"):
-        small_model().loss(SRC_IDS, TGT_IDS, None)
+        next_token_loss(small_model(), SRC_IDS, TGT_IDS, None, smoothing=0.1)
 
 
 def test_targets_that_are_no_tokens_are_refused():
     model = small_model()
     with pytest.raises(ValueError, match="target 31 lies outside the vocabulary of 31 tokens"):
-        model.loss(SRC_IDS, TGT_IDS, TGT_IDS + 1)
+        next_token_loss(model, SRC_IDS, TGT_IDS, TGT_IDS + 1, smoothing=0.1)
     with pytest.raises(TypeError, match=r"targets must be int64, got torch\.int32"):
-        model.loss(SRC_IDS, TGT_IDS, TGT_IDS.int())
+        next_token_loss(model, SRC_IDS, TGT_IDS, TGT_IDS.int(), smoothing=0.1)
 
 
 def test_ids_that_are_no_integers_are_refused():

@@ -1,7 +1,7 @@
 """Faults that raise no error: a model or a batch broken on purpose, each in one place.
 
-Each function breaks what it is given, in place, and returns nothing. A dozen were found in
-published code, where they ran.
+The first kind of function breaks the model it is given, in place; the others are a loss with a
+fault, and what spoils a batch. A dozen were found in published code, where they ran.
 
 Built in chapter 17.
 """
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from minitransformer.attention import ScaledDotProductAttention, as_tensor
 from minitransformer.data import Batch
+from minitransformer.loss import label_smoothing_loss
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.training import label_smoothing_loss
 from minitransformer.transformer import TokenModel
 
-__all__ = ["FAULTY_BATCHES", "FAULTY_MODELS"]
+__all__ = ["FAULTY_BATCHES", "FAULTY_LOSSES", "FAULTY_MODELS"]
 
 
 def attentions(model: nn.Module, kind: type[nn.Module] = ScaledDotProductAttention) -> list[Any]:
@@ -164,23 +164,6 @@ def positions_restarted(model: Any) -> None:
     )
 
 
-def padding_in_the_loss(model: Any) -> None:
-    """To predict padding counts as much as to predict a word."""
-    model.loss = lambda *batch, smoothing=0.1: label_smoothing_loss(
-        model(*batch[:-1]), batch[-1], smoothing=smoothing, pad_id=-1
-    )
-
-
-def mean_of_means(model: Any) -> None:
-    """The loss is the mean over rows of their means: a word of a long text counts less."""
-    model.loss = lambda *batch, smoothing=0.1: torch.stack(
-        [
-            label_smoothing_loss(logits[None], targets[None], smoothing=smoothing)
-            for logits, targets in zip(model(*batch[:-1]), batch[-1], strict=True)
-        ]
-    ).mean()
-
-
 def rows_mixed(model: Any) -> None:
     """A norm over the batch in the place of one over the width."""
     norm = model.encoder.layers[0].residual_1
@@ -197,6 +180,22 @@ def encoder_detached(model: Any) -> None:
     encoder = model.encoder
     forward = encoder.forward
     encoder.forward = lambda *args: forward(*args).detach()
+
+
+def padding_in_the_loss(model: Any, *batch: Tensor, smoothing: float = 0.0) -> Tensor:
+    """To predict padding counts as much as to predict a word."""
+    *inputs, targets = batch
+    return label_smoothing_loss(model(*inputs), targets, smoothing=smoothing, pad_id=-1)
+
+
+def mean_of_means(model: Any, *batch: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The loss is the mean over rows of their means: a word of a long text counts less."""
+    *inputs, targets = batch
+    losses = [
+        label_smoothing_loss(*row, smoothing=smoothing)
+        for row in zip(model(*inputs), targets, strict=True)
+    ]
+    return torch.stack(losses).mean()
 
 
 def labels_not_shifted(batch: Batch) -> Batch:
@@ -243,10 +242,13 @@ FAULTY_MODELS: dict[str, Callable[[Any], None]] = {
     "keys of the target": keys_of_the_target,
     "positions left out": positions_left_out,
     "positions restarted": positions_restarted,
-    "padding in the loss": padding_in_the_loss,
-    "mean of means": mean_of_means,
     "rows mixed": rows_mixed,
     "encoder detached": encoder_detached,
+}
+
+FAULTY_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "padding in the loss": padding_in_the_loss,
+    "mean of means": mean_of_means,
 }
 
 FAULTY_BATCHES: dict[str, Callable[[Batch], Batch]] = {

@@ -1,10 +1,10 @@
-"""The same functions, faster: the room behind the models' `loss` and `generate`.
+"""The same functions, faster: the room behind the loss and `generate`.
 
 What the ten ideas compute plainly is computed here with less work, and what both compute is the
 same: tests compare loss, gradients, scores and texts on every kind of model. The room has one
-door. `Transformer.loss` and `DecoderOnlyTransformer.loss` ask `serves(model)`, `generate` asks
-`decoding_of(model)`. Where a model is exactly what its classes say, they take the fast way, else
-the plain one; a relative that computes something of its own at least has caches.
+door. `next_token_loss` asks `serves(model)`, `generate` asks `decoding_of(model)`. Where a model
+is exactly what its classes say, they take the fast way, else the plain one; a relative that
+computes something of its own at least has caches.
 `with minitransformer.fast.disabled():` is a block in which everything goes the plain way.
 
 | module | what it saves |
@@ -12,7 +12,6 @@ the plain one; a relative that computes something of its own at least has caches
 | `untouched` | nothing: it decides whether a model is what its classes say |
 | `packing` | work on padding |
 | `training` | the same, for a whole training step |
-| `cross_entropy` | the memory of all logits at once |
 | `dropout` | random numbers |
 | `attention` | what a kernel need not do |
 | `decoding` | what earlier tokens have computed |

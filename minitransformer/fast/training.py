@@ -14,10 +14,10 @@ from minitransformer.attention import Mask, padding_mask
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.fast.attention import attend
-from minitransformer.fast.cross_entropy import linear_cross_entropy
 from minitransformer.fast.dropout import drop
 from minitransformer.fast.packing import PackedMask, Packing, up_to_last
 from minitransformer.layer_norm import ResidualConnection
+from minitransformer.loss import linear_cross_entropy
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.transformer import Transformer
 
@@ -25,7 +25,7 @@ from minitransformer.transformer import Transformer
 def translation_loss(
     model: Transformer, src_ids: Tensor, tgt_ids: Tensor, targets: Tensor, smoothing: float
 ) -> Tensor:
-    """`Transformer.loss` of ids that fit together."""
+    """`next_token_loss` of ids that fit together."""
     pad_id = model.config.pad_id
     src, tgt = Packing(src_ids != pad_id), Packing(up_to_last(targets != pad_id))
     src_mask = padding_mask(src_ids, pad_id)
@@ -41,7 +41,7 @@ def translation_loss(
 def decoder_only_loss(
     model: DecoderOnlyTransformer, ids: Tensor, targets: Tensor, smoothing: float, mask: Mask
 ) -> Tensor:
-    """`DecoderOnlyTransformer.loss` of ids and targets that fit together."""
+    """`next_token_loss` of ids and targets that fit together."""
     pad_id = model.config.pad_id
     # What comes after the last target is seen by none before it, unless another mask says so.
     real = targets != pad_id

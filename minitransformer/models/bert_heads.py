@@ -14,10 +14,10 @@ from minitransformer.checks import check_targets
 from minitransformer.embeddings import OutputProjection
 from minitransformer.feed_forward import ACTIVATIONS
 from minitransformer.layer_norm import LayerNorm
+from minitransformer.loss import label_smoothing_loss
 from minitransformer.models.bert import BERT
 from minitransformer.published.bert_config import RoBERTaConfig
 from minitransformer.published.config import ACTIVATION_NAMES
-from minitransformer.training import label_smoothing_loss
 
 __all__ = ["BERTForMaskedLM", "BERTForSequenceClassification", "mask_tokens"]
 

@@ -75,7 +75,7 @@ def share_out(model: nn.Module, processes: Processes) -> None:
             "engine 'ddp' does not"
         )
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for parameter in model.parameters():  # DDP does the same, FSDP2 would mix different models
@@ -83,7 +83,6 @@ def share_out(model: nn.Module, processes: Processes) -> None:
     for layer in layers_of(model):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    register_fsdp_forward_method(model, "loss")
 
 
 def like(parameter: Tensor, whole: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from helpers import assert_same, small_model
 
 import live_model
 import minitransformer as mt
-from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_translator, to_graph, write
+from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_model, to_graph, write
 from minitransformer.data import TextPair
 from minitransformer.tasks.jobs import JOBS
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 LENGTHS = [(1, 1), (1, 9), (12, 1), (2, 2), (7, 16), (16, 5), (16, 16)]
 PAGE = (FOLDER.parent.parent / "chapters" / "live.md").read_text("utf-8")
 
-translator = cache(lambda name: read_translator(FOLDER / name))
+translator = cache(lambda name: read_model(FOLDER / name))
 """The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
@@ -85,7 +85,7 @@ def test_graph_tells_nothing_of_the_machine(exported):
 
 
 def test_all_files_are_written_or_none(tmp_path, monkeypatch):
-    folder, parts = tmp_path / "number_words", (translator("number_words"), "seven")
+    folder, parts = tmp_path / "number_words", (*translator("number_words"), "seven")
     monkeypatch.setattr(live_model, "to_graph", lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write(*parts, folder)
@@ -96,7 +96,7 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
     names = {path.name for path in write(*parts, folder)}
     assert names == {path.name for path in folder.iterdir()}
     assert names == {path.name for path in (FOLDER / "number_words").iterdir()}
-    assert read_translator(folder).model.config == parts[0].model.config
+    assert read_model(folder)[0].config == parts[0].config
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["grammar"], ["numbers", "model.safetensors"]])
@@ -112,21 +112,21 @@ def test_bad_arguments_print_help(capsys, arguments):
 @pytest.mark.parametrize(("src_len", "tgt_len"), [*LENGTHS, (128, 64)])
 def test_graph_of_the_page_computes_the_same(name, src_len, tgt_len):
     graph = FOLDER / name / "translator.onnx"
-    assert_computes_the_same(graph, translator(name).model, src_len, tgt_len)
+    assert_computes_the_same(graph, translator(name)[0], src_len, tgt_len)
 
 
 def test_tokenizers_of_the_page_are_those_of_training():
     trainer = JOBS["number-words"].new_trainer(mt.TrainingConfig())
-    ours = translator("number_words")
-    assert ours.model.config == trainer.model.config
-    for side, tokenizer in trainer.tokenizers.items():
-        assert ours.tokenizers[side].to_dict() == tokenizer.to_dict()
+    model, *tokenizers = translator("number_words")
+    assert model.config == trainer.model.config
+    for ours, theirs in zip(tokenizers, trainer.tokenizers.values(), strict=True):
+        assert ours.to_dict() == theirs.to_dict()
 
 
 def test_tokenizers_of_the_sentences_know_every_word():
     for pairs in mt.grammar_sentences(num_train=5_000).values():
         for tokenizer, texts in zip(
-            translator("grammar").tokenizers.values(), zip(*pairs, strict=True), strict=True
+            translator("grammar")[1:], zip(*pairs, strict=True), strict=True
         ):
             assert tokenizer.unk_id not in {i for text in texts for i in tokenizer.encode(text)}
 
@@ -134,12 +134,14 @@ def test_tokenizers_of_the_sentences_know_every_word():
 @pytest.mark.everything
 def test_models_are_as_good_as_the_page_says():
     numbers, sentences = mt.number_words(), mt.grammar_sentences(num_train=1)
+    model, *tokenizers = translator("number_words")
     assert len(numbers["held_out"]) == len(numbers["longer"]) == 2000
-    assert translator("number_words").exact_match(numbers["held_out"]) == 0.9995
-    assert translator("number_words").exact_match(numbers["longer"]) == 0
-    right = translator("grammar").exact_match(sentences["held_out"])
+    assert mt.exact_match(model, numbers["held_out"], *tokenizers) == 0.9995
+    assert mt.exact_match(model, numbers["longer"], *tokenizers) == 0
+    model, *tokenizers = translator("grammar")
+    right = mt.exact_match(model, sentences["held_out"], *tokenizers)
     assert right == pytest.approx(0.99, abs=0.002)
-    assert translator("grammar").exact_match(sentences["deep"]) == pytest.approx(0.001, abs=0.001)
+    assert mt.exact_match(model, sentences["deep"], *tokenizers) == pytest.approx(0.001, abs=0.001)
 
 
 def test_millions_fail_where_training_had_few():
@@ -153,6 +155,7 @@ def test_millions_fail_where_training_had_few():
     assert sum("fifty-two" in text for text in texts) > 100
     assert not any("million" in pair.src for pair in splits["held_out"])
 
+    model, *tokenizers = translator("number_words")
     generator = random.Random(0)
     drawn = {
         "one": [million + rest for rest in generator.sample(range(1, 1000), 250)],
@@ -164,7 +167,7 @@ def test_millions_fail_where_training_had_few():
     right = {}
     for name, of_kind in drawn.items():
         english, german = ([mt.number_in_words(n, to) for n in of_kind] for to in ("en", "de"))
-        written = translator("number_words").translate(english)
+        written = mt.translate(model, english, *tokenizers)
         right[name] = sum(a == b for a, b in zip(written, german, strict=True))
         if name == "one":
             assert all(text.startswith("eine Milion ") for text in written)
@@ -194,19 +197,20 @@ def test_page_says_what_the_models_write():
     }
     page = " ".join(PAGE.split())
     for name, texts in written.items():
-        assert translator(name).translate(list(texts)) == list(texts.values())
+        model, *tokenizers = translator(name)
+        assert mt.translate(model, list(texts), *tokenizers) == list(texts.values())
         assert f"{EXAMPLES[name]}</button>" in page
         assert f'<span lang="de">{texts[EXAMPLES[name]]}</span>' in page
 
 
 def looks(name, text):
     """Every German token, with the English one that each (layer, head) looks at most."""
-    german = translator(name).translate([text])[0]
-    src_tokenizer, tgt_tokenizer = translator(name).tokenizers.values()
+    model, src_tokenizer, tgt_tokenizer = translator(name)
+    german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
     src, tgt_input, tgt_output = mt.collate(
         mt.encode_pairs([TextPair(text, german)], src_tokenizer, tgt_tokenizer)
     )
-    _, weights = NextToken(translator(name).model)(src, tgt_input)
+    _, weights = NextToken(model)(src, tgt_input)
     words = src_tokenizer.labels(src[0].tolist())
     return [
         (
@@ -237,11 +241,10 @@ def test_heads_look_at_the_hyphen_to_write_und():
 
 
 def test_two_heads_look_at_the_hyphen_of_the_wrong_number():
-    ours = translator("number_words")
-    src_tokenizer, tgt_tokenizer = ours.tokenizers.values()
+    model, src_tokenizer, tgt_tokenizer = translator("number_words")
     pair = TextPair(*(mt.number_in_words(976_042, language) for language in ("en", "de")))
     src, tgt_input, tgt_output = mt.collate(mt.encode_pairs([pair], src_tokenizer, tgt_tokenizer))
-    _, weights = NextToken(ours.model)(src, tgt_input)
+    _, weights = NextToken(model)(src, tgt_input)
     row = tgt_output[0].tolist().index(tgt_tokenizer.ids["und"])
     hyphens = (src[0] == src_tokenizer.ids["-"]).nonzero()[:, 0].tolist()
     assert len(hyphens) == 2

@@ -12,7 +12,7 @@ from helpers import (
     small_model,
 )
 
-from minitransformer import Packing, label_smoothing_loss
+from minitransformer import Packing, label_smoothing_loss, next_token_loss
 
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
 REAL = torch.tensor([[True, True, True], [True, False, False]])
@@ -53,7 +53,7 @@ def test_little_padding_stays_where_it_is(num_padding, num_kept):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_equals_that_of_all_logits_with_gradients(changes, targets, smoothing):
     model = small_model(**changes)
-    loss = model.loss(SRC_IDS, TGT_IDS, targets, smoothing=smoothing)
+    loss = next_token_loss(model, SRC_IDS, TGT_IDS, targets, smoothing=smoothing)
     expected = label_smoothing_loss(model(SRC_IDS, TGT_IDS), targets, smoothing=smoothing)
     assert_same(loss, expected)
     assert_same_gradients(model, loss, expected)
@@ -63,7 +63,7 @@ def test_loss_equals_that_of_all_logits_with_gradients(changes, targets, smoothi
 @each_gap
 def test_decoder_only_loss_equals_that_of_all_logits_with_gradients(changes, targets):
     model = decoder_only_model(**changes)
-    loss = model.loss(TGT_IDS, targets)
+    loss = next_token_loss(model, TGT_IDS, targets, smoothing=0.1)
     expected = label_smoothing_loss(model(TGT_IDS), targets)
     assert_same(loss, expected)
     assert_same_gradients(model, loss, expected)
@@ -84,22 +84,24 @@ def test_the_padding_id_is_the_configurations(pad_id):
     model = small_model(pad_id=pad_id)
     src, tgt, targets = (ids.masked_fill(ids == 0, pad_id) for ids in (SRC_IDS, TGT_IDS, TARGETS))
     expected = label_smoothing_loss(model(src, tgt), targets, pad_id=pad_id)
-    assert_same(model.loss(src, tgt, targets), expected)
+    assert_same(next_token_loss(model, src, tgt, targets, smoothing=0.1), expected)
 
 
 def test_dropout_differs_from_step_to_step_while_training():
     model = small_model(dropout=0.5).train()
-    losses = {model.loss(SRC_IDS, TGT_IDS, TARGETS).item() for _ in range(5)}
+    losses = {
+        next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS, smoothing=0.1).item() for _ in range(5)
+    }
     assert len(losses) == 5
 
 
 def test_shapes_that_do_not_fit_are_named():
     model = small_model()
     with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
-        model.loss(SRC_IDS, TGT_IDS, TARGETS[:, :4])
+        next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS[:, :4], smoothing=0.1)
     with pytest.raises(ValueError, match="as many rows, got 1 and 2"):
-        model.loss(SRC_IDS[:1], TGT_IDS, TARGETS)
+        next_token_loss(model, SRC_IDS[:1], TGT_IDS, TARGETS, smoothing=0.1)
     with pytest.raises(ValueError, match="all 10 targets are padding"):
-        model.loss(SRC_IDS, TGT_IDS, torch.zeros_like(TARGETS))
+        next_token_loss(model, SRC_IDS, TGT_IDS, torch.zeros_like(TARGETS), smoothing=0.1)
     with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
-        decoder_only_model().loss(TGT_IDS, TARGETS[:, :4])
+        next_token_loss(decoder_only_model(), TGT_IDS, TARGETS[:, :4], smoothing=0.1)

@@ -11,7 +11,7 @@ import torch
 from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, small_model
 from torch import nn
 
-from minitransformer import fast, generate
+from minitransformer import fast, generate, next_token_loss
 from minitransformer.fast import Decoding
 from minitransformer.fast.turned import KEPT, turned
 
@@ -26,7 +26,7 @@ def scores(model):
 
 
 def trained(model, optimizer):
-    model.loss(SRC_IDS, TGT_IDS, TGT_IDS.roll(-1, 1)).backward()
+    next_token_loss(model, SRC_IDS, TGT_IDS, TGT_IDS.roll(-1, 1), smoothing=0.1).backward()
     optimizer(model.parameters()).step()
     model.zero_grad()
 

@@ -24,6 +24,7 @@ from minitransformer import (
     fast,
     generate,
     label_smoothing_loss,
+    next_token_loss,
     pad_rows,
 )
 from minitransformer.fast.untouched import is_untouched
@@ -388,7 +389,7 @@ def test_loss_equals_that_of_the_model(changes, has_encoder, change, patch):
     targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
     parameters = list(model.parameters())
     losses = (
-        model.loss(*inputs, targets, smoothing=0.2),
+        next_token_loss(model, *inputs, targets, smoothing=0.2),
         label_smoothing_loss(model(*inputs), targets, smoothing=0.2),
     )
     assert_same(*losses)
@@ -456,7 +457,12 @@ def test_compiled_parts_are_called_in_training(has_encoder):
         return lambda *args: calls.append(1) or graph.forward(*args)
 
     last_layer(model).feed_forward.compile(backend=backend)
-    model.loss(*((ids, TGT_IDS) if has_encoder else (TGT_IDS,)), TGT_IDS.roll(1, dims=1))
+    next_token_loss(
+        model,
+        *((ids, TGT_IDS) if has_encoder else (TGT_IDS,)),
+        TGT_IDS.roll(1, dims=1),
+        smoothing=0.1,
+    )
     assert calls
     assert not is_untouched(model)
     assert is_untouched(compile_model(model_and_ids(has_encoder)[0]))
@@ -471,7 +477,12 @@ def test_hooks_on_gradients_are_heard(has_encoder):
         listened.register_full_backward_hook(lambda _, before, after: heard.append("after")),
         listened.register_full_backward_pre_hook(lambda _, after: heard.append("before")),
     ]
-    model.loss(*((ids, TGT_IDS) if has_encoder else (TGT_IDS,)), TGT_IDS.roll(1, dims=1)).backward()
+    next_token_loss(
+        model,
+        *((ids, TGT_IDS) if has_encoder else (TGT_IDS,)),
+        TGT_IDS.roll(1, dims=1),
+        smoothing=0.1,
+    ).backward()
     assert heard == ["before", "after"]
     for hook in hooks:
         hook.remove()
@@ -523,8 +534,11 @@ def test_disabled_writes_and_learns_the_same(changes, has_encoder):
     model, ids = model_and_ids(has_encoder, **changes)
     inputs = (ids, TGT_IDS) if has_encoder else (TGT_IDS,)
     targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
-    loss, texts = model.loss(*inputs, targets), written(model, ids)
+    loss, texts = next_token_loss(model, *inputs, targets, smoothing=0.1), written(model, ids)
     with fast.disabled():
-        plain_loss, plain_texts = model.loss(*inputs, targets), written(model, ids)
+        plain_loss, plain_texts = (
+            next_token_loss(model, *inputs, targets, smoothing=0.1),
+            written(model, ids),
+        )
     assert_same(loss, plain_loss)
     assert all(torch.equal(texts[way], plain_texts[way]) for way in WAYS)

@@ -18,7 +18,7 @@ from alike import (
 )
 from safetensors.torch import load_file, save_file
 
-from minitransformer import KVCache, TextGenerator, fast, generate, pad_rows
+from minitransformer import KVCache, complete, fast, generate, next_token_loss, pad_rows
 from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.models import GPT2, GPT2Config
 from minitransformer.published.tokenizer import PublishedTokenizer
@@ -116,15 +116,15 @@ def test_every_other_negative_id_is_refused(pair):
 def test_their_labels_are_our_targets_unshifted(pair):
     """Theirs moves `labels` by one inside; ours takes the ids that follow, -1 for none."""
     expected = pair.theirs(IDS, labels=IDS).loss
-    found = pair.ours.loss(IDS[:, :-1], IDS[:, 1:], smoothing=0.0)
+    found = next_token_loss(pair.ours, IDS[:, :-1], IDS[:, 1:])
     assert_close(found, expected.to(found.dtype), 1e-5)
     with fast.disabled():
-        plain = pair.ours.loss(IDS[:, :-1], IDS[:, 1:], smoothing=0.0)
+        plain = next_token_loss(pair.ours, IDS[:, :-1], IDS[:, 1:])
     assert_close(plain.to(expected.dtype), expected, 1e-5)
     some = IDS[:, 1:].clone()
     some[0, 2:] = -1
     kept = F.cross_entropy(pair.ours(IDS[:, :-1])[some >= 0], some[some >= 0])
-    assert_close(pair.ours.loss(IDS[:, :-1], some, smoothing=0.0).to(kept.dtype), kept, 1e-5)
+    assert_close(next_token_loss(pair.ours, IDS[:, :-1], some).to(kept.dtype), kept, 1e-5)
 
 
 def test_what_is_saved_reads_back_on_both_sides(pair):
@@ -236,7 +236,7 @@ def test_complete_writes_with_a_published_tokenizer(pair):
     assert tokenizer.begin("abc") == [0, 1, 2]
     with torch.no_grad():
         pair.ours.output_projection.weight[27:] = 0.0  # what has no letter is never best
-    texts = TextGenerator(pair.ours, tokenizer).complete(["abc", "d"], max_new_tokens=4)
+    texts = complete(pair.ours, ["abc", "d"], tokenizer, max_new_tokens=4)
     for prompt, text in zip(("abc", "d"), texts, strict=True):
         alone = generate(
             pair.ours, torch.tensor([tokenizer.encode(prompt)]), max_new_tokens=4, stop_ids=[26]

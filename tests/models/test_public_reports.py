@@ -52,7 +52,7 @@ def test_weights_read_are_laid_out_as_an_optimiser_expects_them(tmp_path):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     ids = torch.randint(1, 270, (4, 9))
-    model.loss(ids[:, :-1], ids[:, 1:], smoothing=0.0).backward()
+    mt.next_token_loss(model, ids[:, :-1], ids[:, 1:]).backward()
     optimizer.step()
     for name, parameter in model.named_parameters():
         moved, against = parameter.detach() - before[name], -parameter.grad.sign()
@@ -101,7 +101,7 @@ def test_rows_of_the_table_without_a_token_leave_no_trace(words, tmp_path):
     options = {"max_new_tokens": 20, "temperature": 1.0, "generator": g, "stop_ids": ()}
     drawn = mt.generate(model, torch.full((8, 1), 5), **options)
     assert (drawn >= tokenizer.vocab_size).any()  # so it does
-    assert len(mt.TextGenerator(model, tokenizer).complete(["the town"] * 8, **options)) == 8
+    assert len(mt.complete(model, ["the town"] * 8, tokenizer, **options)) == 8
 
 
 @pytest.mark.parametrize("kind", ["vit", "bert"])

@@ -18,7 +18,15 @@ from alike import (
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from minitransformer import KVCache, fast, generate, pad_rows, record_attention, trace
+from minitransformer import (
+    KVCache,
+    fast,
+    generate,
+    next_token_loss,
+    pad_rows,
+    record_attention,
+    trace,
+)
 from minitransformer.models.t5 import T5
 from minitransformer.models.t5_layers import RelativePositionBias, Scaled, position_buckets
 from minitransformer.published.t5_config import T5Config
@@ -141,7 +149,7 @@ def test_their_labels_are_our_targets(pair, exact):
         labels=labels.masked_fill(labels == 0, -100),
     ).loss
     start = torch.cat([torch.zeros(2, 1, dtype=torch.int64), labels[:, :-1]], dim=1)
-    assert_close(pair.ours.loss(SRC, start, labels, smoothing=0.0), theirs)
+    assert_close(next_token_loss(pair.ours, SRC, start, labels), theirs)
 
 
 def test_what_is_saved_reads_back_on_both_sides(pair):
@@ -319,7 +327,7 @@ def test_texts_have_no_longest(model):
 
 
 def test_gradients_are_finite_and_reach_all(model):
-    model.train().loss(SRC, TGT[:, :-1], TGT[:, 1:]).backward()
+    next_token_loss(model.train(), SRC, TGT[:, :-1], TGT[:, 1:], smoothing=0.1).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name

@@ -1,6 +1,7 @@
-"""The loss of a large vocabulary, without all logits in memory.
+"""The loss of a batch: cross-entropy with label smoothing, of logits and without them.
 
-Source: Hsu et al., "Liger Kernel" (2024).
+Built in chapter 9. Papers: "Attention Is All You Need" (Vaswani et al., 2017), section 5.4; Hsu et
+al., "Liger Kernel" (2024).
 """
 
 from typing import Any, cast
@@ -8,11 +9,107 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_loss, known
+from minitransformer.checks import check_loss, check_padding, check_rows, check_targets, known
 
-__all__ = ["linear_cross_entropy"]
+__all__ = ["label_smoothing_loss", "linear_cross_entropy", "next_token_loss"]
 
 MAX_LOGITS = 2**22  # that are in memory at a time: 16 MB
+
+
+def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **options: Any) -> Tensor:
+    """The `label_smoothing_loss` of a model's logits, for less work.
+
+    Args:
+        model: a `Transformer` or a `DecoderOnlyTransformer`.
+        batch: source (b, s), target input (b, t) and targets (b, t); ids (b, t) and targets (b, t)
+            where there is no encoder. Targets are the ids that follow, int64.
+        smoothing: ε of the loss.
+        options: what `model.forward` takes besides.
+
+    Returns:
+        The mean over all targets that are not padding, a scalar, float32.
+
+    Raises:
+        TypeError: if ids are not integers, or targets not int64.
+        ValueError: as in `model.forward`; if `targets` and their inputs differ in shape, a target
+            that is not padding lies outside the vocabulary, or all are padding.
+
+    Example:
+        >>> from minitransformer.config import TransformerConfig
+        >>> from minitransformer.decoder_only import DecoderOnlyTransformer
+        >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, dropout=0.0)
+        >>> model, ids = DecoderOnlyTransformer(config), torch.tensor([[5, 6, 7], [8, 2, 0]])
+        >>> logits, targets = model(ids[:, :-1]), ids[:, 1:]
+        >>> expected = label_smoothing_loss(logits, targets, smoothing=0.0)
+        >>> bool(torch.isclose(next_token_loss(model, ids[:, :-1], targets), expected))
+        True
+
+    Built in chapter 9.
+    """
+    from minitransformer import fast
+
+    *inputs, targets = batch
+    pad_id, has_encoder = model.config.pad_id, len(inputs) > 1
+    check_targets(inputs[-1], targets, model.config.tgt_vocab_size, pad_id)
+    if has_encoder:
+        check_rows(*inputs)
+        check_padding("src_ids", inputs[0], pad_id)
+        check_padding("tgt_ids", inputs[1], pad_id, may_begin=True)
+        if fast.serves(model):
+            return fast.translation_loss(model, *inputs, targets, smoothing)
+    else:
+        mask = options.get("mask", "causal")
+        if isinstance(mask, str):
+            check_padding("ids", *inputs, pad_id)
+        if fast.serves(model):
+            return fast.decoder_only_loss(model, *inputs, targets, smoothing, mask)
+    logits = model(*inputs, **options)
+    return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
+
+
+def label_smoothing_loss(
+    logits: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad_id: int = 0
+) -> Tensor:
+    """Mean cross-entropy, in nats, against targets that leave a little to every token.
+
+    The target distribution gives 1 − ε to the right token and spreads ε evenly over all v
+    tokens (the right one too), so the loss of a position is
+
+        (1 − ε)·(−log p[target]) + ε·mean over v of (−log p[v]).
+
+    Positions whose target is padding are left out of the mean.
+
+    Args:
+        logits: (..., v), floating point.
+        targets: (...), int64.
+        smoothing: ε; 0 is plain cross-entropy against one-hot targets.
+        pad_id: target id that does not count.
+
+    Returns:
+        A scalar, float32, or float64 if `logits` are.
+
+    Raises:
+        TypeError: if `targets` are not int64.
+        ValueError: if shapes do not fit, ε is outside [0, 1), a target that is not padding lies
+            outside the vocabulary, or every target is padding.
+
+    Example:
+        >>> targets = torch.tensor([[1, 2, 0], [3, 0, 0]])
+        >>> loss = label_smoothing_loss(torch.zeros(2, 3, 5), targets)
+        >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
+        True
+
+    Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
+    """
+    check_loss("logits", logits, targets, logits.size(-1), smoothing, pad_id)
+    real = targets != pad_id
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # Whatever the scores at padding are, NaN too, nothing of them may reach the loss.
+    log_probs = wide.masked_fill(~real[..., None], 0.0).log_softmax(dim=-1)
+    losses = -log_probs.gather(-1, targets.where(real, 0)[..., None])[..., 0]
+    if smoothing:  # 0 times the infinite loss of an impossible token would be no number
+        losses = (1 - smoothing) * losses - smoothing * log_probs.mean(dim=-1)
+    return losses.masked_fill(~real, 0.0).sum() / real.sum()
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -97,7 +194,7 @@ def linear_cross_entropy(
         >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
         True
 
-    Source: Hsu et al., "Liger Kernel" (2024).
+    Built in chapter 9. Source: Hsu et al., "Liger Kernel" (2024).
     """
     check_loss("hidden", hidden, targets, weight.size(0), smoothing, pad_id)
     if hidden.size(-1) != weight.size(-1):
