@@ -103,6 +103,17 @@ def test_no_markup_is_left_in_the_text(page):
     assert re.findall(r".{0,30}(?:\$|:::|\{\w+\}`|\*\*).{0,30}", prose(SITE / page)) == []
 
 
+def test_folded_cells_say_what_they_hold():
+    labels = [
+        label.get_text()
+        for page in CHAPTERS
+        for label in soup(SITE / page).select("details.hide .collapsed")
+    ]
+    assert len(labels) > 100
+    assert [label for label in labels if "code cell" in label] == []
+    assert {"Show imports", "Show the plot's code", "Show the check"} <= set(labels)
+
+
 # --- without the network ---------------------------------------------------------------------
 
 
