@@ -11,22 +11,6 @@ import torch
 import minitransformer as mt
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-# What `diagnose` cannot see, for it lies in the loop: which test of the package would.
-OF_THE_LOOP = {
-    "rate too high": "test_training.py::test_settings_choose_the_schedule",
-    "rate too low": "test_training.py::test_settings_choose_the_schedule",
-    "gradients not cleared": "test_trainer.py::test_gradients_do_not_pile_up",
-    "accumulated without dividing": "test_gallery.py::test_parts_are_the_whole",
-    "eval() forgotten": "test_inference.py::"
-    "test_decoding_has_no_dropout_and_leaves_the_mode_as_it_was",
-    "tokenizer of another training": "test_pretrained.py::"
-    "test_other_tokenizers_are_refused_before_anything_is_written",
-    "half precision": "test_diagnosis.py::"
-    "test_half_precision_does_not_learn_with_the_usual_epsilon",
-    "three layers, post-norm": "test_layer_norm.py",  # the healthy one of its depth
-    "three layers, post-norm, no warm-up": "test_training.py::"
-    "test_paper_schedule_rises_linearly_then_falls_with_the_root",
-}
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +66,6 @@ def test_gradients_pile_up_where_they_are_not_cleared(program, monkeypatch):
         program.train_step(model, batch, optimizer, program.Loop(clears=False))
     twice = torch.cat([p.grad.flatten() for p in model.parameters()])
     torch.testing.assert_close(twice, 2 * once)
-
-
-def test_each_fault_of_the_loop_has_a_test_that_exists(program):
-    assert OF_THE_LOOP.keys() == program.LOOPS.keys()
-    for name in OF_THE_LOOP.values():
-        file, _, test = name.partition("::")
-        assert test in (Path(__file__).parent / file).read_text(encoding="utf-8")
 
 
 def test_quick_run_writes_the_shape_that_it_documents(program, tmp_path, monkeypatch):

@@ -42,37 +42,6 @@ def test_plan_at_reported_speed_takes_the_published_hours(scale):
         assert there.gpu_hours == pytest.approx(run.hours, rel=0.12), run.name
 
 
-def test_rows_of_h100_make_the_example_longer_and_dearer(scale, page):
-    """What the page says of its own plan at the utilisation of its H100 rows."""
-    runs = [run for run in scale.RUNS if run.device == "H100"]
-    implied = sorted(scale.planned(run).gpu_hours / run.hours for run in runs)
-    assert [round(100 * share) for share in implied] == [19, 32, 37]
-    config = scale.LlamaConfig(max_len=4096)
-    days, dollars = [], []
-    for share in (0.37, 0.19):
-        there = mt.plan(config, 1e12, 256, mt.HARDWARE["H100"], utilisation=share)
-        days.append(there.days)
-        dollars.append(round(there.cost, -3))
-    words = " ".join(page.split())
-    assert f"takes {days[0]:.1f} to {days[1]:.0f} days" in words
-    assert f"{dollars[0]:,.0f} to {dollars[1]:,.0f} dollars" in words
-
-
-def test_other_numbers_about_the_runs(scale, page):
-    runs = {run.name: run for run in scale.RUNS}
-    words, config = " ".join(page.split()), runs["GPT-2 124M, llm.c"].config
-    plan = scale.planned(runs["GPT-2 124M, llm.c"])
-    # Keys and values multiplied: 12 · t · h · e a token and layer; llm.c counts half of it.
-    hidden = 6 * config.max_len * config.d_model * config.num_layers
-    whole, half = plan.flops_per_token / 1e6, (plan.flops_per_token - hidden) / 1e6
-    assert f"{whole:.0f} million operations a token" in words
-    assert half == pytest.approx(803, abs=6)
-    opt = runs["OPT 175B"]
-    settings = {"sharding": "fsdp", "checkpointing": True}
-    memory = mt.plan(opt.config, opt.tokens, 1024, mt.HARDWARE["A100"], **settings).memory
-    assert memory["total"] < 0.5 * 80e9
-
-
 def test_published_hours_imply_a_possible_utilisation(scale):
     for run in scale.RUNS:
         assert 0.18 < scale.planned(run).gpu_hours / run.hours < 0.65, run.name
@@ -163,49 +132,6 @@ def test_figures_are_those_of_the_results(scale):
         assert (scale.FIGURES / f"{name}.svg").read_text(encoding="utf-8") == figure
         assert "<title" in figure
         assert "<desc" in figure
-
-
-def test_page_says_what_is_calculated(scale, page):
-    words = " ".join(page.split())
-    years = scale.DEVICE / scale.DAY / 365.25
-    hours = {devices: scale.DEVICE / devices for devices in scale.CLUSTERS}
-    best = {n: scale.best_interval(scale.SAVE, x) for n, x in hours.items()}
-    exact = {n: scale.lost_exactly(best[n], scale.SAVE, scale.RESTART, x) for n, x in hours.items()}
-    work = {n: share / (1 - share) for n, share in exact.items()}
-
-    def lost_at(interval):
-        return scale.lost_exactly(interval, scale.SAVE, scale.RESTART, hours[1024])
-
-    assert math.exp(-4 / scale.LLAMA_3) == pytest.approx(1 / 4, abs=0.03)
-    first = scale.lost(best[131_072], scale.SAVE, scale.RESTART, hours[131_072])
-    for said in (
-        f"one in {scale.LLAMA_3:.1f} hours",
-        f"$m$ is {years:.1f} years",
-        f"131,072 have {hours[131_072] * 60:.0f} minutes",
-        f"instead of every {hours[1024]:.0f}.",
-        f"it is {best[16_384] * 60:.0f} minutes, and {exact[16_384] * 100:.1f} % are lost",
-        f"Young's rule says {best[131_072] * 60:.1f} minutes",
-        f"its {first * 100:.0f} lost hours for 100 of work are really {work[131_072] * 100:.0f}",
-        f"which is {exact[131_072] * 100:.0f} % of all time",
-        f"1,024 devices the best τ is {best[1024] * 60:.0f} minutes, and {exact[1024] * 100:.1f} %",
-        f"with 20 minutes it would be {lost_at(1 / 3) * 100:.1f} %",
-        f"with two hours {lost_at(2) * 100:.1f}",
-        "one morning of four hours in four passes",
-        f"give {100 - exact[16_384] * 100:.1f} %",
-    ):
-        assert said in words, said
-
-
-def test_nine_tenths_need_quick_saving_and_restarting(scale):
-    """The page: not with a minute to save, nor with 20 to restart, whatever the rest."""
-    between = scale.LLAMA_3
-    grid = [minutes / 60 / 10 for minutes in range(1, 600)]
-
-    def least(save, restart):
-        return min(scale.lost_exactly(x, save, restart, between) for x in grid)
-
-    assert least(0.9 / 60, 0.0) < 0.1 < least(1 / 60, 0.0)
-    assert least(1e-6, 19 / 60) < 0.1 < least(1e-6, 20 / 60)
 
 
 # --- pages that are nearly alike ------------------------------------------------------------------

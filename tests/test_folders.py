@@ -1,0 +1,40 @@
+"""Imports between the folders run one way, and importing the package has no side effect."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import minitransformer
+
+PACKAGE = Path(minitransformer.__file__).parent
+FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+KNOWS = {"models": {"published"}, "export": {"models", "published"}, "": {"fast"}}
+"""The folders that a folder imports, beside the modules of the package itself."""
+
+
+def test_imports_run_one_way():
+    for path in PACKAGE.rglob("*.py"):
+        here = path.parent.name if path.parent != PACKAGE else ""
+        if here or not path.stem.startswith("__"):  # the package as a whole, and its command
+            found = re.findall(
+                r"(?:from|import) minitransformer(?:\.| import )(\w+)", path.read_text("utf-8")
+            )
+            assert FOLDERS.intersection(found) <= {here} | KNOWS.get(here, set()), path
+
+
+def test_import_has_no_side_effect():
+    program = """
+import random, sys
+import numpy, torch
+before = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state()
+already = set(sys.modules)
+import minitransformer
+assert before[:2] == (random.getstate(), str(numpy.random.get_state())), "random numbers drawn"
+assert torch.equal(before[2], torch.get_rng_state()), "random numbers drawn"
+needless = {"ctranslate2", "matplotlib", "num2words", "onnx", "pooch", "tqdm", "transformers"}
+needless &= set(sys.modules) - already
+assert not needless, f"imported without need: {needless}"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
