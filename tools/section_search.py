@@ -45,9 +45,10 @@ def records(page: Path, site: Path) -> Iterator[str]:
         text = words(section)
         yield (
             f"<html lang=en><body><h1>{escape(words(heading))}</h1>"
-            f"<p data-pagefind-weight={weight}>{escape(text)}</p>"
+            f"<p>{escape(text)}</p>"
             f"<i data-pagefind-meta=page>{escape(title)}</i>"
             f"<i data-pagefind-ignore data-pagefind-meta=address>{name}#{section['id']}</i>"
+            f"<i data-pagefind-ignore data-pagefind-meta=weight>{weight}</i>"
         )
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote_plus, unquote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -396,6 +396,43 @@ def test_search_finds_the_section_that_answers(page, site, words, address):
     results.first.click()
     page.wait_for_url("**/chapters/**")
     expect(page.locator("section:target").first).to_be_in_viewport()
+
+
+MORE_SEARCHED = {
+    "difference between self-attention and cross-attention": "self-attention-(and|or)-cross",
+    "why do we need positional encoding": "03_.*#positional-encoding",
+    "pre-norm vs post-norm": "pre-norm-or-post-norm",
+    "why layer norm instead of batch norm": "why-not-batch-norm",
+    "what is a residual connection for": "#the-residual-connection",
+    "how does byte pair encoding work": "byte-level-bpe",
+    "what is teacher forcing": "09_.*teacher-forcing",
+    "label smoothing": "09_.*label-smoothing",
+    "why warm up the learning rate": "warm-up",
+    "what is a KV cache": "kv-cache",
+    "greedy vs beam search": "#beam-search",
+    "top-k top-p temperature": "#temperature-top-k",
+    "how much memory does training need": "memory-do(es)?",
+    "gradient accumulation": "#gradient-accumulation",
+    "why multiply embeddings by sqrt(d_model)": "sqrt-d",
+    "weight tying": "weight-tying",
+    "grouped query attention": "grouped-query-attention",
+    "padding mask vs causal mask": "padding-mask",
+    "LoRA": "lora",
+    "model repeats itself": "why-does-my-model-repeat-itself",
+    "perplexity": "perplexity",
+}
+
+
+def test_more_searches_find_the_section_that_answers(page, site):
+    missed = {}
+    for words, address in MORE_SEARCHED.items():
+        page.goto(f"{site}/search.html?q={quote_plus(words)}")
+        results = page.locator("#search-results li > a")
+        expect(results.first).to_be_visible()
+        first = [link.get_attribute("href") for link in results.all()[:3]]
+        if not any(re.search(address, found) for found in first):
+            missed[words] = first
+    assert missed == {}
 
 
 def test_a_search_loads_little(page, site):
