@@ -382,7 +382,9 @@ def look(model: Any, task: Task, step: int, writes: bool) -> dict[str, float]:
     if writes and task.references:
         longest = task.held_out[-1].size(1)
         tokenizers = task.tokenizers.values()
-        right = mt.exact_match(model, task.references, *tokenizers, max_new_tokens=longest)
+        right = mt.Translator(model, *tokenizers).exact_match(
+            task.references, max_new_tokens=longest
+        )
         found["right"] = right
     elif writes:
         found["right"] = right / count

@@ -60,9 +60,9 @@ from minitransformer import (
     LanguageModelTrainer,
     LayerNorm,
     MultiHeadAttention,
+    TextGenerator,
     TrainingConfig,
     TransformerConfig,
-    bits_per_character,
     scaled_dot_product_attention,
 )
 from minitransformer.efficient_attention import (
@@ -415,7 +415,9 @@ class Text:
         trainer = LanguageModelTrainer(model, self.train, self.tokenizer, config)
         trainer.fit(progress=False)
         context = self.training["context_length"]
-        bits = bits_per_character(model, self.held_out, self.tokenizer, context_length=context)
+        bits = TextGenerator(model, self.tokenizer).bits_per_character(
+            self.held_out, context_length=context
+        )
         return {"bits": bits, "loss": bits}
 
 

@@ -97,9 +97,9 @@ def same_answers(checkpoint: Path, folders: Sequence[Path], count: int) -> list[
     Raises:
         ValueError: if a folder is for none of the engines.
     """
-    model, src, tgt = mt.load_translator(checkpoint)
+    translator = mt.Translator.load(checkpoint)
     texts = [pair.src for pair in mt.number_words()["held_out"][:count]]
-    expected = mt.translate(model, texts, src, tgt, max_new_tokens=LONGEST)
+    expected = translator.translate(texts, max_new_tokens=LONGEST)
     found = []
     for folder in folders:
         engines = [engine for name, engine in ENGINES.items() if (folder / name).exists()]

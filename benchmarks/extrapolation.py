@@ -21,9 +21,9 @@ from minitransformer import (
     Trainer,
     TrainingConfig,
     Transformer,
+    Translator,
     collate,
     encode_pairs,
-    exact_match,
     number_words,
 )
 from minitransformer.tasks.jobs import JOBS
@@ -73,7 +73,7 @@ def with_scheme(main_job: Trainer, scheme: str, device: str) -> Trainer:
 def measures(trainer: Trainer, splits: dict[str, list[TextPair]]) -> list[float]:
     """The shares that `COLUMNS` names."""
     model, tokenizers = trainer.model.eval(), trainer.tokenizers.values()
-    shares = [exact_match(model, splits[name], *tokenizers) for name in SPLITS]
+    shares = [Translator(model, *tokenizers).exact_match(splits[name]) for name in SPLITS]
     seen = max(len(example.tgt) - 1 for example in trainer.examples)
     right, real = right_tokens(trainer, splits["longer"])
     for part in (slice(None), slice(seen), slice(seen, None)):

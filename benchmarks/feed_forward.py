@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer import Trainer, TrainingConfig, Transformer, exact_match, number_words
+from minitransformer import Trainer, TrainingConfig, Transformer, Translator, number_words
 from minitransformer.tasks.jobs import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
@@ -68,7 +68,7 @@ def main() -> None:
             minutes = (time.perf_counter() - start) / 60
             last_loss = sum(row["loss"] for row in history[-50:]) / len(history[-50:])
             tested = (splits[split][: args.numbers] for split in SPLITS)
-            shares = [exact_match(model, pairs, *tokenizers) for pairs in tested]
+            shares = [Translator(model, *tokenizers).exact_match(pairs) for pairs in tested]
             row = f"{name:<12}  {seed:>4}  {parameters:>10,}  {trainer.step:>5}  {minutes:>7.1f}  "
             row += f"{last_loss:>9.3f}  "
             print(row + "  ".join(f"{share:11.2%}" for share in shares), flush=True)

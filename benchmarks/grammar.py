@@ -20,8 +20,8 @@ from minitransformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    Translator,
     WordTokenizer,
-    exact_match,
     grammar_sentences,
 )
 
@@ -74,7 +74,9 @@ def main() -> None:
         minutes = (time.perf_counter() - start) / 60
         splits = grammar_sentences(seed, num_train=1)  # the others are drawn before "train"
         tokenizers = trainer.tokenizers.values()
-        shares = [exact_match(trainer.model, splits[name], *tokenizers) for name in SPLITS]
+        shares = [
+            Translator(trainer.model, *tokenizers).exact_match(splits[name]) for name in SPLITS
+        ]
         row = f"{seed:>4}  {parameters:>10,}  {trainer.step:>5}  {minutes:>7.1f}  "
         print(row + "  ".join(f"{share:11.2%}" for share in shares), flush=True)
         if args.save:

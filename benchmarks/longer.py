@@ -232,7 +232,9 @@ def train(name: str, setting: Setting, seed: int) -> dict[str, Any]:
     hits: dict[str, list[bool]] = {}
     for split, measured in tested.items():
         sources = [pair.src for pair in measured]
-        written = mt.translate(trainer.model, sources, *tokenizers, max_new_tokens=ROOM - 1)
+        written = mt.Translator(trainer.model, *tokenizers).translate(
+            sources, max_new_tokens=ROOM - 1
+        )
         hits[split] = [text == pair.tgt for text, pair in zip(written, measured, strict=True)]
         if split == "longer":
             thousands = sum("tausend" in text for text in written)

@@ -43,10 +43,9 @@ from minitransformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    Translator,
     encode_pairs,
-    held_out_loss,
     multi30k,
-    translate,
 )
 from minitransformer.files import locked
 from minitransformer.tasks.jobs import start_as_identity
@@ -131,7 +130,7 @@ def bleu_score(
 ) -> float:
     """BLEU of a model's translations."""
     sources = [pair.src for pair in pairs]
-    written = translate(model, sources, *tokenizers, num_beams=num_beams, alpha=alpha)
+    written = Translator(model, *tokenizers).translate(sources, num_beams=num_beams, alpha=alpha)
     return BLEU.corpus_score(written, [[pair.tgt for pair in pairs]]).score
 
 
@@ -157,7 +156,9 @@ def train(name: str, seed: int) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": trainer.step,
         "cpu_seconds": round(seconds, 1),
-        "nats": held_out_loss(model, splits["val"], *tokenizers) * targets / len(splits["val"]),
+        "nats": Translator(model, *tokenizers).held_out_loss(splits["val"])
+        * targets
+        / len(splits["val"]),
     }
     for what, num_beams in (("greedy", 1), ("beam", BEAMS)):
         start = time.process_time()

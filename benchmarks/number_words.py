@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from minitransformer import TrainingConfig, exact_match, number_words
+from minitransformer import TrainingConfig, Translator, number_words
 from minitransformer.tasks.jobs import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
@@ -29,7 +29,9 @@ def main() -> None:
         minutes = (time.perf_counter() - start) / 60
         splits = number_words(seed)
         tokenizers = trainer.tokenizers.values()
-        shares = [exact_match(trainer.model, splits[name], *tokenizers) for name in SPLITS]
+        shares = [
+            Translator(trainer.model, *tokenizers).exact_match(splits[name]) for name in SPLITS
+        ]
         row = f"{seed:>4}  {parameters:>10,}  {trainer.step:>5}  {minutes:>7.1f}  "
         print(row + "  ".join(f"{share:11.2%}" for share in shares), flush=True)
 

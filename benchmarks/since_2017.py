@@ -72,9 +72,9 @@ from minitransformer import (
     FeedForward,
     LanguageModelTrainer,
     RMSNorm,
+    TextGenerator,
     TrainingConfig,
     TransformerConfig,
-    bits_per_character,
 )
 from minitransformer.models.assembly import start_normal
 
@@ -243,7 +243,7 @@ class Measurement:
         except FloatingPointError:
             return None
         options = {"context_length": context_length}
-        return bits_per_character(model, self.held_out, self.tokenizer, **options)
+        return TextGenerator(model, self.tokenizer).bits_per_character(self.held_out, **options)
 
     def results(self, rates: Sequence[float], seeds: Sequence[int]) -> dict[str, Any]:
         """All that the results file holds; what is not measured yet is measured now."""

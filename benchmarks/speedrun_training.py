@@ -22,10 +22,10 @@ from minitransformer import (
     Trainer,
     Transformer,
     TransformerConfig,
+    Translator,
     WordTokenizer,
     collate,
     encode_pairs,
-    exact_match,
     grammar_sentences,
     next_token_loss,
     number_words,
@@ -154,5 +154,5 @@ def mean_of_rows(model: Any, rows: Tensor) -> float:
 def score_of(model: Any, held_out: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
     """What a run is judged by: the share of pairs without a mistake, or nats a character."""
     if isinstance(held_out[0], TextPair):
-        return exact_match(as_ours(model), held_out, *tokenizers)
+        return Translator(as_ours(model), *tokenizers).exact_match(held_out)
     return held_out_nats(as_ours(model), held_out, tokenizers)

@@ -30,7 +30,7 @@ from minitransformer import (
     Trainer,
     TrainingConfig,
     Transformer,
-    exact_match,
+    Translator,
     grammar_sentences,
     number_words,
 )
@@ -55,7 +55,7 @@ def number_words_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float
     """The trainer of chapter 9, its judge, and the goal."""
     trainer = JOBS["number-words"].new_trainer(TrainingConfig(seed=seed))
     pairs, tokenizers = number_words(seed)["held_out"], trainer.tokenizers.values()
-    return trainer, lambda model: exact_match(model, pairs, *tokenizers), 0.995
+    return trainer, lambda model: Translator(model, *tokenizers).exact_match(pairs), 0.995
 
 
 def grammar_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:
@@ -63,7 +63,11 @@ def grammar_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], fl
     config = TrainingConfig(steps=grammar.STEPS, batch_size=96, label_smoothing=0.0, seed=seed)
     trainer = grammar.new_trainer(config, positional_encoding="sinusoidal")
     splits, tokenizers = grammar_sentences(seed, num_train=1), trainer.tokenizers.values()
-    return trainer, lambda model: exact_match(model, splits["held_out"], *tokenizers), 0.98
+    return (
+        trainer,
+        lambda model: Translator(model, *tokenizers).exact_match(splits["held_out"]),
+        0.98,
+    )
 
 
 def multi30k_task(seed: int) -> tuple[Trainer, Callable[[Transformer], float], float]:

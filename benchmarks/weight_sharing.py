@@ -19,7 +19,7 @@ from minitransformer import (
     Trainer,
     TrainingConfig,
     Transformer,
-    exact_match,
+    Translator,
     number_words,
 )
 from minitransformer.tasks.jobs import JOBS
@@ -56,7 +56,10 @@ def main() -> None:
             history = trainer.fit(progress=sys.stderr.isatty())
             minutes = (time.perf_counter() - start) / 60
             last_loss = sum(row["loss"] for row in history[-50:]) / len(history[-50:])
-            shares = [exact_match(model, splits[split], tokenizer, tokenizer) for split in SPLITS]
+            shares = [
+                Translator(model, tokenizer, tokenizer).exact_match(splits[split])
+                for split in SPLITS
+            ]
             row = f"{name:<9}  {seed:>4}  {parameters:>10,}  {trainer.step:>5}  {minutes:>7.1f}  "
             row += f"{last_loss:>9.3f}  "
             print(row + "  ".join(f"{share:11.2%}" for share in shares), flush=True)

@@ -33,27 +33,28 @@ The trainer makes batches, loss and steps of the pairs (chapter 9). Three are le
 >>> settings = mt.TrainingConfig(steps=60, warmup_steps=10, peak_learning_rate=1e-2)
 >>> trainer = mt.Trainer(model, pairs, english, german, settings)
 >>> history = trainer.fit(progress=False)
->>> mt.exact_match(model, pairs, english, german)
+>>> translator = mt.Translator(model, english, german)
+>>> translator.exact_match(pairs)
 1.0
 
 The model writes, one token after the other (chapter 10):
 
->>> mt.translate(model, ["ten", "two"], english, german)
+>>> translator.translate(["ten", "two"])
 ['zehn', 'zwei']
 
 It goes into a folder, and comes back (chapter 9), here or through the Hugging Face Hub:
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
-...     model.save_pretrained(folder, src=english, tgt=german)
-...     again, english, german = mt.load_translator(folder)
->>> mt.translate(again, ["one"], english, german)
+...     translator.save(folder)
+...     again = mt.Translator.load(folder)
+>>> again.translate(["one"])
 ['eins']
 
 Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every tensor, and
 `record_attention(model)` collects what looks at what. A model without encoder is a
-`DecoderOnlyTransformer`, with `LanguageModelTrainer` and `complete`. `python -m minitransformer
-train` trains a real translator in minutes.
+`DecoderOnlyTransformer`, with `LanguageModelTrainer` and `TextGenerator`. `python -m
+minitransformer train` trains a real translator in minutes.
 
 Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
 beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
@@ -77,12 +78,13 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `data`, `loss`, `training` | 9 | examples and batches; the loss of a batch; settings |
 | `trainer`, `progress`, `evaluation` | 9 | the loop; what it shows; what ends it |
 | `optimizers`, `schedules` | 9 | what moves a weight, and how fast |
+| `translator` | 9, 10 | a model with its tokenizers: texts in, texts out |
 | `checkpoint`, `files`, `sole_writer` | 9 | saving a training; files that are whole, or not there |
 | `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
 | `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
-| `inference` | 10 | translating and writing with a trained model |
+| `inference` | 10 | decoding with a trained model |
 | `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
 | `planner`, `counting` | 18 | what a training takes: operations, memory, time, money |
 | `plotting` | all | the figures |
@@ -114,7 +116,7 @@ from minitransformer.attention import (
 )
 from minitransformer.beam_search import beam_search, length_penalty
 from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.checkpoint import load_checkpoint, load_translator, save_checkpoint
+from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
     Batch,
@@ -124,6 +126,7 @@ from minitransformer.data import (
     encode_pairs,
     epoch_batches,
     token_batches,
+    token_stream,
 )
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import KVCache
@@ -131,18 +134,12 @@ from minitransformer.diagnosis import Diagnosis, Finding, diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
-from minitransformer.evaluation import EarlyStopping, exact_match, held_out_loss
+from minitransformer.evaluation import EarlyStopping
 from minitransformer.fast.packing import PackedMask, Packing
 from minitransformer.feed_forward import FeedForward
-from minitransformer.inference import complete, generate, translate
+from minitransformer.inference import generate
 from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
-from minitransformer.language_model import (
-    LanguageModelTrainer,
-    bits_per_character,
-    load_language_model,
-    stream_batches,
-    token_stream,
-)
+from minitransformer.language_model import LanguageModelTrainer, stream_batches
 from minitransformer.layer_norm import LayerNorm, ResidualConnection, RMSNorm, layer_norm, rms_norm
 from minitransformer.logits_processors import (
     no_repeat_ngrams,
@@ -181,6 +178,7 @@ from minitransformer.tokenization import CharacterTokenizer, Tokenizer, pad_rows
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextGenerator, Translator
 from minitransformer.wordpiece import WordPieceTokenizer
 from minitransformer.words import WordTokenizer
 
@@ -221,6 +219,7 @@ __all__ = [
     "ScaledDotProductAttention",
     "SelfAttention",
     "SinusoidalPositionalEncoding",
+    "TextGenerator",
     "TextPair",
     "TokenEmbedding",
     "Tokenizer",
@@ -230,33 +229,28 @@ __all__ = [
     "TrainingConfig",
     "Transformer",
     "TransformerConfig",
+    "Translator",
     "WordPieceTokenizer",
     "WordTokenizer",
     "alibi_slopes",
     "attention_weights",
     "beam_search",
-    "bits_per_character",
     "causal_mask",
     "collate",
-    "complete",
     "corrupt_spans",
     "cosine_schedule",
     "diagnose",
     "draw_spans",
     "encode_pairs",
     "epoch_batches",
-    "exact_match",
     "generate",
     "grammar_sentences",
-    "held_out_loss",
     "label_smoothing_loss",
     "layer_norm",
     "length_penalty",
     "linear_cross_entropy",
     "linear_schedule",
     "load_checkpoint",
-    "load_language_model",
-    "load_translator",
     "min_p_filter",
     "multi30k",
     "new_optimizer",
@@ -292,6 +286,5 @@ __all__ = [
     "top_k_filter",
     "top_p_filter",
     "trace",
-    "translate",
     "use_book_style",
 ]

@@ -20,17 +20,15 @@ import torch
 
 from minitransformer import __version__, export, parallel
 from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.checkpoint import load_model, load_translator
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.evaluation import exact_match
 from minitransformer.files import new_folder
-from minitransformer.inference import translate
 from minitransformer.parallel.token_file import read_once
 from minitransformer.tasks.jobs import JOBS, RECIPES, Job
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
+from minitransformer.translator import TextModel, Translator
 
 ENGINES: dict[str, Callable[..., None]] = {
     "ctranslate2": export.to_ctranslate2,
@@ -59,20 +57,20 @@ def train(args: argparse.Namespace) -> None:
             "give --parallel too, or start it with torchrun"
         )
     if together:
-        model, tokenizers = train_together(args, shares)
+        trained = train_together(args, shares)
     else:
         trainer = begun_trainer(args, args.device)
         trainer.fit(checkpoint=args.checkpoint)
-        model, tokenizers = trainer.averaged(), trainer.tokenizers
-    if model is None:  # another process has it
+        trained = trainer.trained()
+    if trained is None:  # another process has it
         return
     print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")
-    if args.tokens or not job_of(args).measured:
+    if not isinstance(trained, Translator) or not job_of(args).measured:
         return
     job = job_of(args)
     splits = job.splits(args.seed)
     for name in job.measured:
-        share = exact_match(model, splits[name], *tokenizers.values())
+        share = trained.exact_match(splits[name])
         print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
     if job.remark:
         print(job.remark)
@@ -129,7 +127,7 @@ def new_language_model_trainer(
     return parallel.TokenFileTrainer(model, file, config)
 
 
-def train_together(args: argparse.Namespace, shares: Path) -> tuple[Any, dict[str, Tokenizer]]:
+def train_together(args: argparse.Namespace, shares: Path) -> TextModel | None:
     """Train in all processes; the first one gets the model that comes out, the others None."""
     with parallel.join_processes(args.device, time_limit=args.time_limit or 600.0) as processes:
         trainer = parallel.ParallelTrainer(
@@ -142,9 +140,9 @@ def train_together(args: argparse.Namespace, shares: Path) -> tuple[Any, dict[st
         )
         trainer.fit(shares)
     if is_another_process():
-        return None, {}
+        return None
     parallel.gather(shares, args.checkpoint)
-    return load_model(args.checkpoint, processes.device)
+    return TextModel.load(args.checkpoint, processes.device)
 
 
 def is_another_process() -> bool:
@@ -174,14 +172,13 @@ def translate_texts(args: argparse.Namespace) -> None:
             f"there is no checkpoint at {args.checkpoint}; "
             "'python -m minitransformer train' makes one"
         )
-    model, src_tokenizer, tgt_tokenizer = load_translator(
-        args.checkpoint, usable_device(args.device)
-    )
+    translator = Translator.load(args.checkpoint, usable_device(args.device))
+    src_tokenizer = translator.tokenizers["src"]
     for text in args.text:
         labels = src_tokenizer.labels(src_tokenizer.encode(text))
         if "<unk>" in labels:
             raise ValueError(f"{text!r} has a word never seen in training: {' '.join(labels)}")
-    for line in translate(model, args.text, src_tokenizer, tgt_tokenizer):
+    for line in translator.translate(args.text):
         print(line)
 
 
@@ -207,8 +204,7 @@ def export_model(args: argparse.Namespace) -> None:
         if args.to != "ctranslate2":
             raise ValueError(f"--quantization is for --to ctranslate2, not for {args.to}")
         options["quantization"] = args.quantization
-    model, tokenizers = load_model(args.checkpoint, "cpu")
-    ENGINES[args.to](model.eval(), args.folder, **options, **tokenizers)
+    ENGINES[args.to](TextModel.load(args.checkpoint), args.folder, **options)
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
 
 

@@ -30,9 +30,8 @@ from minitransformer.registry import (
     with_weights,
 )
 from minitransformer.tokenization import Tokenizer
-from minitransformer.transformer import Transformer
 
-__all__ = ["load_checkpoint", "load_translator", "save_checkpoint"]
+__all__ = ["load_checkpoint", "save_checkpoint"]
 
 FORMAT = "minitransformer 2"
 MEASURED = {"step", "loss", "learning_rate", "gradient_norm"}
@@ -186,32 +185,6 @@ def load_model(
         return rebuild(tensors, state, device, "average." if averaged else "model.")
     folder = local_folder(path)
     return class_of(folder).of_folder(folder, device)
-
-
-def load_translator(
-    path: str | os.PathLike[str], device: torch.device | str = "cpu"
-) -> tuple[Transformer, Tokenizer, Tokenizer]:
-    """Read what `translate` needs: the model and its two tokenizers.
-
-    Args:
-        path: what `Trainer.save` wrote, of which a training with an average of the weights has
-            that; or a folder that `Transformer.save_pretrained` wrote, here
-            or on the Hugging Face Hub.
-        device: where to put the model.
-
-    Returns:
-        The model, in evaluation mode, the source and the target tokenizer.
-
-    Raises:
-        FileNotFoundError: if there is no checkpoint or folder, or a file of the folder is missing.
-        ValueError: if it is damaged, or holds no translator.
-
-    Built in chapter 9.
-    """
-    model, tokenizers = load_model(path, device)
-    if tokenizers.keys() != {"src", "tgt"}:
-        raise ValueError(f"{path} holds no translator: its tokenizers are {sorted(tokenizers)}")
-    return model.eval(), tokenizers["src"], tokenizers["tgt"]
 
 
 def as_scores(scores: Any, needed: str | None = None) -> dict[str, float]:

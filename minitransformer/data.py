@@ -8,8 +8,10 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from minitransformer.checks import texts_of
 from minitransformer.tokenization import Tokenizer, pad_rows
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "epoch_batches",
     "in_parts",
     "token_batches",
+    "token_stream",
 ]
 
 
@@ -135,6 +138,7 @@ def encode_pairs(
         config: the model's configuration; published ones say what their targets begin with.
 
     Raises:
+        TypeError: if a pair is not two texts.
         ValueError: if a source has no token, or a tokenizer no token to begin or end with.
 
     Example:
@@ -148,7 +152,7 @@ def encode_pairs(
     start = target_start(config, tgt_tokenizer)
     return [
         Example(encode_source(src, src_tokenizer), [start, *tgt_tokenizer.sequence_ids(tgt)])
-        for src, tgt in pairs
+        for src, tgt in as_pairs(pairs)
     ]
 
 
@@ -272,6 +276,23 @@ def token_batches(
         batches[-1].append(example)
     generator.shuffle(batches)
     return batches
+
+
+def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
+    """All texts one after another, each with its begin and end: what a language model reads.
+
+    Returns:
+        Ids, (n,), int64.
+
+    Example:
+        >>> from minitransformer.words import WordTokenizer
+        >>> token_stream(["one two", "two"], WordTokenizer(["one", "two"])).tolist()
+        [1, 5, 6, 2, 1, 6, 2]
+
+    Built in chapter 10.
+    """
+    rows = map(tokenizer.stream_ids, texts_of("texts", texts))
+    return torch.tensor([index for row in rows for index in row])
 
 
 def num_targets(rows: Any, pad_id: int) -> int:

@@ -1,104 +1,17 @@
-"""Measuring a model on texts that it was not trained on, and ending a training by that.
+"""Ending a training by a number that was measured on other texts.
 
 Built in chapter 9.
 """
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from minitransformer.checkpoint import MEASURED
-from minitransformer.data import as_pairs, collate, encode_pairs, epoch_batches, num_targets
-from minitransformer.inference import translate
-from minitransformer.inspection import evaluating
-from minitransformer.loss import next_token_loss
-from minitransformer.tokenization import Tokenizer
-from minitransformer.transformer import Transformer
 
-__all__ = ["EarlyStopping", "exact_match", "held_out_loss"]
-
-
-def some_pairs(pairs: Iterable[tuple[str, str]]) -> list[Any]:
-    """Pairs of texts, at least one."""
-    found = as_pairs(pairs)
-    if not found:
-        raise ValueError("pairs must hold at least 1 pair, got 0")
-    return found
-
-
-def exact_match(
-    model: Transformer,
-    pairs: Iterable[tuple[str, str]],
-    src_tokenizer: Tokenizer,
-    tgt_tokenizer: Tokenizer,
-    **options: Any,
-) -> float:
-    """The share of pairs whose translation equals the target, character by character.
-
-    `options` go to `translate`, such as `max_new_tokens`; it is greedy when nothing is said.
-
-    Raises:
-        TypeError: if a pair is not two texts.
-        ValueError: if there are no pairs, or a tokenizer does not fit the model.
-
-    Built in chapter 9.
-    """
-    pairs = some_pairs(pairs)
-    sources = [pair.src for pair in pairs]
-    translations = translate(model, sources, src_tokenizer, tgt_tokenizer, **options)
-    right = sum(text == pair.tgt for text, pair in zip(translations, pairs, strict=True))
-    return right / len(pairs)
-
-
-def held_out_loss(
-    model: Transformer,
-    pairs: Iterable[tuple[str, str]],
-    src_tokenizer: Tokenizer,
-    tgt_tokenizer: Tokenizer,
-    *,
-    batch_size: int = 64,
-) -> float:
-    """The mean loss of a target token in nats: without label smoothing, without dropout.
-
-    Each token counts once, whatever batch it is in. For running text there is
-    `bits_per_character`.
-
-    Args:
-        model: a model, which stays in the mode that it is in.
-        pairs: what it is not trained on.
-        src_tokenizer: for the source side.
-        tgt_tokenizer: for the target side.
-        batch_size: pairs computed together.
-
-    Raises:
-        TypeError: if a pair is not two texts.
-        ValueError: if there are no pairs, or `batch_size` is below 1.
-
-    Example:
-        >>> import torch
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.words import WordTokenizer
-        >>> pairs, words = [("one two", "two one")], WordTokenizer.train(["one two"])
-        >>> config = TransformerConfig(words.vocab_size, words.vocab_size, d_model=8, num_heads=2)
-        >>> model = Transformer(config, torch.Generator().manual_seed(0))
-        >>> 0 < held_out_loss(model, pairs, words, words) < 9
-        True
-
-    Built in chapter 9.
-    """
-    examples = encode_pairs(some_pairs(pairs), src_tokenizer, tgt_tokenizer, model.config)
-    pad_id, device = model.config.pad_id, next(model.parameters()).device
-    nats, count = 0.0, 0
-    with evaluating(model):
-        for batch in epoch_batches(examples, batch_size, seed=0, epoch=0):
-            parts = (part.to(device) for part in collate(batch, pad_id))
-            targets = num_targets(batch, pad_id)
-            nats += targets * next_token_loss(model, *parts).item()
-            count += targets
-    return nats / count
+__all__ = ["EarlyStopping"]
 
 
 @dataclass(frozen=True)

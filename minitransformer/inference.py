@@ -4,7 +4,7 @@ Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), 
 (auto-regressive decoding) and 6.1 (beam search).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,19 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.beam_search import beam_search
-from minitransformer.checks import check_at_least_1, check_instance, texts_of
-from minitransformer.data import encode_source, target_start
+from minitransformer.checks import check_instance
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.decoding import WholeTexts, check_options, room
 from minitransformer.fast import decoding_of
 from minitransformer.inspection import evaluating
 from minitransformer.logits_processors import LogitsProcessor
-from minitransformer.pretrained import check_tokenizers
 from minitransformer.sampling import next_token_probs
-from minitransformer.tokenization import Tokenizer, pad_rows
+from minitransformer.tokenization import pad_rows
 from minitransformer.transformer import Transformer
 
-__all__ = ["complete", "generate", "translate"]
+__all__ = ["generate"]
 
 
 def generate(
@@ -164,131 +162,3 @@ def generate(
                 logits = step(tokens)
             written = written[:, start : end + 1]
     return written.clone()  # outside inference mode: an ordinary tensor, fit for training
-
-
-def translate(
-    model: Transformer,
-    texts: Iterable[str],
-    src_tokenizer: Tokenizer,
-    tgt_tokenizer: Tokenizer,
-    *,
-    max_new_tokens: int | None = None,
-    batch_size: int = 256,
-    **options: Any,
-) -> list[str]:
-    """Translate texts, a batch of similar lengths at a time.
-
-    Args:
-        model: a trained model.
-        texts: source texts.
-        src_tokenizer: what the model was trained with, on the source side.
-        tgt_tokenizer: the same for the target side.
-        max_new_tokens: longest translation, in tokens; when left out see `generate`.
-        batch_size: texts decoded together.
-        options: passed to `generate`, such as `num_beams`; greedy when left out. Targets begin
-            and end as model and tokenizer say, unless `bos_id` or `stop_ids` are given.
-
-    Returns:
-        A translation for each text, in the same order.
-
-    Raises:
-        TypeError: if `texts` are not several texts.
-        ValueError: if a text has no token, or is too long for the model; if a tokenizer does not
-            fit the model, or has no token that is needed; if `batch_size` is below 1.
-
-    Example:
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
-        >>> from minitransformer.words import WordTokenizer
-        >>> words, letters = WordTokenizer.train(["one two"]), CharacterTokenizer.train(["eins"])
-        >>> sizes = words.vocab_size, letters.vocab_size
-        >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)
-        >>> model = Transformer(config, torch.Generator().manual_seed(0))
-        >>> len(translate(model, ["two", "one two"], words, letters, max_new_tokens=3))
-        2
-
-    Built in chapter 10.
-    """
-    check_tokenizers(model.config, {"src": src_tokenizer, "tgt": tgt_tokenizer})
-    check_at_least_1(batch_size=batch_size)
-    pad_id = model.config.pad_id
-    settings = {
-        "max_new_tokens": max_new_tokens,
-        "bos_id": target_start(model.config, tgt_tokenizer),
-        "stop_ids": end_ids(model, tgt_tokenizer),
-    } | options
-    device = next(model.parameters()).device
-    sources = [encode_source(text, src_tokenizer) for text in texts_of("texts", texts)]
-    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    translations = [""] * len(sources)
-    for first in range(0, len(order), batch_size):
-        indices = order[first : first + batch_size]
-        src_ids = pad_rows([sources[index] for index in indices], pad_id).to(device)
-        tgt_ids = generate(model, src_ids, **settings)
-        for index, row in zip(indices, tgt_ids.tolist(), strict=True):
-            translations[index] = tgt_tokenizer.decode(tokens_of(row, pad_id, tgt_tokenizer))
-    return translations
-
-
-def tokens_of(row: list[int], pad_id: int, tokenizer: Tokenizer) -> list[int]:
-    """What a decoded row says: no padding, nor the spare rows that some published tables have."""
-    return [index for index in row if index != pad_id and index < tokenizer.vocab_size]
-
-
-def end_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
-    """What ends a text: what the files of a published model say, and the tokenizer's end."""
-    last = tokenizer.special_id("eos", "sep")
-    found = set() if last is None else {last}
-    if hasattr(model.config, "eos_ids"):  # elsewhere tokens mean what the tokenizer says
-        found.update(model.stop_ids)
-    return sorted(found)
-
-
-def complete(
-    model: DecoderOnlyTransformer,
-    prompts: Iterable[str],
-    tokenizer: Tokenizer,
-    *,
-    max_new_tokens: int | None = None,
-    **options: Any,
-) -> list[str]:
-    """Write what follows each prompt, all in one batch: prompt + text reads as one.
-
-    Args:
-        model: a trained model.
-        prompts: beginnings of texts; an empty one is the beginning of any text.
-        tokenizer: what the model was trained with.
-        max_new_tokens: longest continuation, in tokens; when left out see `generate`.
-        options: passed to `generate`, such as `temperature`; greedy when left out. Texts end
-            as model and tokenizer say, unless `stop_ids` are given.
-
-    Returns:
-        For each prompt what follows it, without the prompt; see `Tokenizer.decode_after`.
-
-    Raises:
-        TypeError: if `prompts` are not several texts.
-        ValueError: if a prompt is too long for the model; if the tokenizer does not fit it, or
-            a prompt is empty and the tokenizer has no token that begins a text.
-
-    Example:
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
-        >>> letters = CharacterTokenizer.train(["abc"])
-        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
-        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
-        >>> len(complete(model, ["a", "", "cab"], letters, max_new_tokens=5))
-        3
-
-    Built in chapter 10.
-    """
-    check_tokenizers(model.config, {"text": tokenizer})
-    pad_id = model.config.pad_id
-    rows = [tokenizer.begin(prompt) for prompt in texts_of("prompts", prompts)]
-    if not rows:
-        return []
-    settings = {"max_new_tokens": max_new_tokens, "stop_ids": end_ids(model, tokenizer)} | options
-    ids = pad_rows(rows, pad_id).to(next(model.parameters()).device)
-    return [
-        tokenizer.decode_after(row, tokens_of(new, pad_id, tokenizer))
-        for row, new in zip(rows, generate(model, ids, **settings).tolist(), strict=True)
-    ]

@@ -1,52 +1,24 @@
-"""Training a decoder-only model on running text, and measuring it in bits per character.
+"""Training a decoder-only model on running text.
 
 Built in chapter 10. Paper: "Improving Language Understanding by Generative Pre-Training"
 (Radford et al., 2018), section 3.1.
 """
 
-import math
-import os
 import random
 from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.checkpoint import load_model
-from minitransformer.checks import check_at_least_1, texts_of
+from minitransformer.checks import texts_of
+from minitransformer.data import token_stream
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.inspection import evaluating
 from minitransformer.loss import next_token_loss
-from minitransformer.pretrained import check_tokenizers
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 
-__all__ = [
-    "LanguageModelTrainer",
-    "bits_per_character",
-    "load_language_model",
-    "stream_batches",
-    "token_stream",
-]
-
-
-def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
-    """All texts one after another, each with its begin and end: what a language model reads.
-
-    Returns:
-        Ids, (n,), int64.
-
-    Example:
-        >>> from minitransformer.words import WordTokenizer
-        >>> token_stream(["one two", "two"], WordTokenizer(["one", "two"])).tolist()
-        [1, 5, 6, 2, 1, 6, 2]
-
-    Built in chapter 10.
-    """
-    rows = map(tokenizer.stream_ids, texts_of("texts", texts))
-    return torch.tensor([index for row in rows for index in row])
+__all__ = ["LanguageModelTrainer", "stream_batches"]
 
 
 def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -> list[int]:
@@ -181,112 +153,3 @@ class LanguageModelTrainer(Trainer):
         ids = batch.to(self.device)
         smoothing = self.config.label_smoothing
         return next_token_loss(self.model, ids[:, :-1], ids[:, 1:], smoothing=smoothing)
-
-
-def bits_per_character(
-    model: DecoderOnlyTransformer,
-    texts: Iterable[str],
-    tokenizer: Tokenizer,
-    *,
-    context_length: int = 64,
-    batch_size: int = 64,
-) -> float:
-    """How many bits the model needs for a character of these texts: −log₂ p, summed and shared.
-
-    Unlike the loss per token it can be compared between tokenizers. The model sees windows of
-    `context_length` tokens that overlap by half, so that, but for the beginning, each token is
-    predicted from half a window or more. The ends of the texts are to be predicted too.
-
-    Args:
-        model: a trained model.
-        texts: what it was not trained on.
-        tokenizer: what it was trained with.
-        context_length: tokens in a window.
-        batch_size: windows computed together.
-
-    Raises:
-        TypeError: if a text is none.
-        ValueError: if there is no character, `context_length` is below 2 or `batch_size` below 1,
-            or the tokenizer does not fit the model.
-
-    Example:
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
-        >>> letters = CharacterTokenizer.train(["abc"])
-        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
-        >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
-        >>> bits_per_character(model, ["abcabc"], letters) > 1
-        True
-
-    Built in chapter 10.
-    """
-    texts = list(texts_of("texts", texts))
-    check_tokenizers(model.config, {"text": tokenizer})
-    num_characters = sum(map(len, texts))
-    if num_characters < 1:
-        raise ValueError("texts must hold at least 1 character, got 0")
-    if context_length < 2:
-        raise ValueError(f"context_length must be at least 2, got {context_length}")
-    check_at_least_1(batch_size=batch_size)
-    stream = token_stream(texts, tokenizer)
-    if stream[0] != tokenizer.first_id:  # for the first token is to be predicted too
-        stream = F.pad(stream, (1, 0), value=tokenizer.first_id)
-    stream = stream.to(next(model.parameters()).device)
-    stride = context_length // 2
-    nats = 0.0
-    with evaluating(model):
-        # The first window counts whole, each other only where it goes on beyond the one before.
-        first, rest = stream[: context_length + 1], stream[stride:]
-        windows = [first[None]]
-        if len(stream) > context_length + 1:
-            short = -(len(rest) - context_length - 1) % stride
-            padded = F.pad(rest, (0, short), value=model.config.pad_id)
-            windows += padded.unfold(0, context_length + 1, stride).split(batch_size)
-        for index, ids in enumerate(windows):
-            targets = ids[:, 1:].clone()
-            if index > 0:
-                targets[:, : context_length - stride] = model.config.pad_id
-            scores = model(ids[:, :-1]).float().transpose(1, 2)
-            ignored = model.config.pad_id
-            nats += F.cross_entropy(scores, targets, ignore_index=ignored, reduction="sum").item()
-    return nats / math.log(2) / num_characters
-
-
-def load_language_model(
-    path: str | os.PathLike[str], device: torch.device | str = "cpu"
-) -> tuple[DecoderOnlyTransformer, Tokenizer]:
-    """Read what `complete` needs: the model and its tokenizer.
-
-    Args:
-        path: what `LanguageModelTrainer.save` wrote; or a folder that `save_pretrained` wrote, or a
-            published one of a model that writes, here or on the Hugging Face Hub.
-        device: where to put the model.
-
-    Returns:
-        The model, in evaluation mode, and the tokenizer.
-
-    Raises:
-        FileNotFoundError: if there is no checkpoint or folder, or a file of the folder is missing.
-        ValueError: if it is damaged, or holds no language model.
-
-    Example:
-        >>> import tempfile
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
-        >>> letters = CharacterTokenizer.train(["abc"])
-        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     DecoderOnlyTransformer(config).save_pretrained(folder, text=letters)
-        ...     model, tokenizer = load_language_model(folder)
-        >>> tokenizer.decode(tokenizer.encode("cab"))
-        'cab'
-
-    Built in chapter 10.
-    """
-    model, tokenizers = load_model(path, device)
-    if tokenizers.keys() != {"text"} or not isinstance(model, DecoderOnlyTransformer):
-        raise ValueError(
-            f"{path} holds no language model: its tokenizers are {sorted(tokenizers)}, it is a "
-            f"{type(model).__name__}"
-        )
-    return model.eval(), tokenizers["text"]

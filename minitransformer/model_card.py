@@ -33,14 +33,12 @@ def model_card(
     """
     if config.num_encoder_layers:
         does = "An encoder-decoder Transformer, which reads a text and writes another one"
-        tokenizers, load, use = [f"{side}_tokenizer" for side in sides], "translator", "translate"
+        loaded, use = "Translator", "translate"
     else:
-        does = "A decoder-only Transformer, which reads the beginning of a text and writes on"
-        tokenizers, load, use = ["tokenizer" for _ in sides], "language_model", "complete"
-    if tokenizers:
-        given = ", ".join(tokenizers)
-        example = f'model, {given} = mt.load_{load}("{name}")\n'
-        example += f'print(mt.{use}(model, ["a text"], {given}))'
+        does = "A decoder-only Transformer, which reads the beginning of a text and continues it"
+        loaded, use = "TextGenerator", "complete"
+    if sides:
+        example = f'model = mt.{loaded}.load("{name}")\nprint(model.{use}(["a text"]))'
     else:
         place = "" if "." in kind else "mt."
         example = f'model = {place}{kind}.from_pretrained("{name}")'

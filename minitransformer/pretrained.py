@@ -52,6 +52,17 @@ TOKENIZERS = {
     "text": "tokenizer.json",  # the name that the library `tokenizers` looks for
 }
 MODEL_TYPE = "minitransformer"
+HUB_FILES = (
+    *(
+        CONFIG,
+        CARD,
+        "generation_config.json",
+        "model*.safetensors",
+        "model*.safetensors.index.json",
+    ),
+    *("*token*.json", "vocab.*", "merges.txt", "*.spm", "spiece.model", "tokenizer.model"),
+)
+"""What is fetched from the Hub: what a model computes with, and its tokenizers' files."""
 CLASS = "_minitransformer_class"
 """What a published model's `config.json` has beside, where the class is a user's own."""
 
@@ -81,8 +92,8 @@ class Pretrained(nn.Module):
         Args:
             folder: where to; made if it does not exist.
             tokenizers: what the model was trained with, `src` and `tgt`, or `text` if it has no
-                encoder: `**trainer.tokenizers`. With them, `load_translator` and
-                `load_language_model` read the folder.
+                encoder: `**trainer.tokenizers`. With them, `Translator.load` and
+                `TextGenerator.load` read the folder.
 
         Raises:
             ValueError: if `folder` is empty; if there are other tokenizers, or one does not fit the
@@ -172,10 +183,7 @@ class Pretrained(nn.Module):
         return model, read_tokenizers(folder, model.config)
 
 
-def local_folder(
-    name_or_folder: str | os.PathLike[str],
-    wanted: Sequence[str] = (CONFIG, WEIGHTS, CARD, *TOKENIZERS.values()),
-) -> Path:
+def local_folder(name_or_folder: str | os.PathLike[str], wanted: Sequence[str] = HUB_FILES) -> Path:
     """The folder itself, or where those files of that model of the Hub have been downloaded to."""
     named_folder(name_or_folder)
     if Path(name_or_folder).is_dir():

@@ -42,6 +42,7 @@ from minitransformer.sole_writer import sole_writer
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextModel
 
 __all__ = ["Trainer"]
 
@@ -155,7 +156,7 @@ class Trainer:
             checkpoint: file to save to every `checkpoint_every` steps and at the end.
             checkpoint_every: steps between two saves.
             stopping: when to end before that, and where to keep the best state. The model here
-                is the last one; `resume` and `load_translator` read the best.
+                is the last one; `resume` and `Translator.load` read the best.
             progress: whether to draw a progress bar; where stderr is no terminal and no notebook,
                 a line for every tenth of the steps.
 
@@ -257,6 +258,10 @@ class Trainer:
         they are the model's own.
         """
         return copy_with(self.average, self.model).eval()
+
+    def trained(self) -> TextModel:
+        """`averaged` with its tokenizers: a `Translator`, or a `TextGenerator`."""
+        return TextModel.of(self.averaged(), self.tokenizers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with all that is needed to translate and to go on, or refuse it."""

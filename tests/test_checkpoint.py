@@ -18,7 +18,7 @@ from helpers import randn
 from safetensors.torch import save_file
 
 import minitransformer.files
-from minitransformer import load_checkpoint, load_translator, save_checkpoint
+from minitransformer import Translator, load_checkpoint, save_checkpoint
 from minitransformer.checkpoint import as_scores, uninterrupted
 from minitransformer.sole_writer import sole_writer
 
@@ -149,14 +149,14 @@ def test_missing_file_is_named(path, is_folder):
     if is_folder:
         path.mkdir()
     message = f"there is no checkpoint at {re.escape(str(path))}"
-    for load in (load_checkpoint, load_translator):
+    for load in (load_checkpoint, Translator.load):
         with pytest.raises(FileNotFoundError, match=message):
             load(path)
 
 
 def assert_damaged(path):
     message = rf"{re.escape(str(path))} \({path.stat().st_size} bytes\) is damaged"
-    for load in (load_checkpoint, load_translator):
+    for load in (load_checkpoint, Translator.load):
         with pytest.raises(ValueError, match=message):
             load(path)
 
@@ -190,7 +190,7 @@ def test_safetensors_file_of_another_program_is_refused(path, metadata):
     save_file({"weight": torch.ones(2)}, path, metadata)
     found = (metadata or {}).get("format")
     message = rf"{re.escape(str(path))} is not a checkpoint .* format is {found!r}, expected 'mini"
-    for load in (load_checkpoint, load_translator):
+    for load in (load_checkpoint, Translator.load):
         with pytest.raises(ValueError, match=message):
             load(path)
 

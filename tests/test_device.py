@@ -25,12 +25,11 @@ from minitransformer import (
     Dropout,
     Trainer,
     Transformer,
+    Translator,
     causal_mask,
-    exact_match,
     generate,
     label_smoothing_loss,
     linear_cross_entropy,
-    load_translator,
     next_token_loss,
     scaled_dot_product_attention,
     trace,
@@ -161,7 +160,7 @@ def test_training_goes_on_where_it_was(device, tmp_path):
     resumed.fit(progress=False)
     for weight, expected in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert_same(weight, expected, 0.0 if device.type == "cpu" else TOLERANCE)
-    model, *_ = load_translator(tmp_path / "a.safetensors")
+    model = Translator.load(tmp_path / "a.safetensors").model
     assert next(model.parameters()).device.type == "cpu"
 
 
@@ -179,7 +178,7 @@ def test_folder_is_read_there(device, tmp_path):
 def test_translator_learns(device, trained):
     """The pairs that a model knows by heart, it knows there."""
     model = copy.deepcopy(trained.model).to(device)
-    assert exact_match(model, trained.texts, *trained.tokenizers.values()) == 1.0
+    assert Translator(model, *trained.tokenizers.values()).exact_match(trained.texts) == 1.0
 
 
 def test_missing_device_is_said():

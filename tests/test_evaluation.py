@@ -12,11 +12,10 @@ from test_trainer import assert_same_checkpoints, assert_same_training
 from minitransformer import (
     EarlyStopping,
     Trainer,
+    Translator,
     collate,
     encode_pairs,
-    held_out_loss,
     load_checkpoint,
-    load_translator,
 )
 
 # --- the loss of what was held out
@@ -33,8 +32,8 @@ def expected_loss(trainer, pairs):
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 64])
 def test_held_out_loss_is_the_mean_over_tokens_in_any_batches(batch_size):
     trainer = copying_trainer()
-    found = held_out_loss(
-        trainer.model, iter(PAIRS), *trainer.tokenizers.values(), batch_size=batch_size
+    found = Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(
+        iter(PAIRS), batch_size=batch_size
     )
     assert found == pytest.approx(expected_loss(trainer, PAIRS), rel=1e-6)
 
@@ -45,7 +44,8 @@ def test_measuring_leaves_the_model_as_it_is(training):
     trainer.model.train(training)
     before = torch.get_rng_state()
     first, second = (
-        held_out_loss(trainer.model, PAIRS, *trainer.tokenizers.values()) for _ in range(2)
+        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(PAIRS)
+        for _ in range(2)
     )
     assert first == second
     assert trainer.model.training == training
@@ -56,11 +56,11 @@ def test_measuring_leaves_the_model_as_it_is(training):
 def test_held_out_loss_of_nothing_is_refused():
     trainer = copying_trainer()
     with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
-        held_out_loss(trainer.model, [], *trainer.tokenizers.values())
+        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss([])
     with pytest.raises(ValueError, match="10 examples and batch_size=0"):
-        held_out_loss(trainer.model, PAIRS, *trainer.tokenizers.values(), batch_size=0)
+        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(PAIRS, batch_size=0)
     with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
-        held_out_loss(trainer.model, ["a"], *trainer.tokenizers.values())
+        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(["a"])
 
 
 # --- when to end
@@ -177,7 +177,7 @@ def test_it_ends_after_its_patience_and_keeps_the_best(straight):
     assert load_checkpoint(folder / "best")[1]["history"][-1] == trainer.history[7]
     best = Trainer.resume(folder / "best", PAIRS)
     assert best.step == 8
-    model, *_ = load_translator(folder / "best")
+    model = Translator.load(folder / "best").model
     expected = best.averaged()
     for name, weight in model.named_parameters():
         assert torch.equal(weight, expected.get_parameter(name)), name
@@ -248,7 +248,9 @@ def test_evaluating_the_average_changes_nothing(tmp_path):
     fit(
         watched,
         tmp_path,
-        evaluate=lambda: {"score": held_out_loss(watched.averaged(), PAIRS, *tokenizers)},
+        evaluate=lambda: {
+            "score": Translator(watched.averaged(), *tokenizers).held_out_loss(PAIRS)
+        },
     )
     for name, weight in plain.model.named_parameters():
         assert torch.equal(weight, watched.model.get_parameter(name)), name

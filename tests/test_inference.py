@@ -18,17 +18,16 @@ from helpers import (
 from minitransformer import (
     DecoderOnlyTransformer,
     LanguageModelTrainer,
+    TextGenerator,
     Trainer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    Translator,
     WordTokenizer,
-    bits_per_character,
-    complete,
-    exact_match,
+    encode_pairs,
     fast,
     generate,
-    held_out_loss,
     inference,
     next_token_loss,
     next_token_probs,
@@ -39,11 +38,10 @@ from minitransformer import (
     repetition_penalty,
     suppress_tokens,
     token_stream,
-    translate,
 )
 from minitransformer.decoding import WholeTexts
 from minitransformer.fast import Decoding
-from minitransformer.inference import evaluating
+from minitransformer.inspection import evaluating
 from minitransformer.models import GPT2, GPT2Config, Llama, LlamaConfig
 
 
@@ -436,43 +434,47 @@ def test_sources_that_do_not_fit_are_refused(src_ids, error, message):
 def test_translations_keep_the_order_of_the_texts(copier, batch_size):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c", "d c a", "c", "b a d c", "a"]
-    translations = translate(model, texts, src, tgt, max_new_tokens=9, batch_size=batch_size)
+    translations = Translator(model, src, tgt).translate(
+        texts, max_new_tokens=9, batch_size=batch_size
+    )
     assert translations == [text[::-1] for text in texts]
 
 
 def test_no_texts_have_no_translations(copier):
     model, src, tgt, _ = copier
-    assert translate(model, [], src, tgt) == []
+    assert Translator(model, src, tgt).translate([]) == []
 
 
 def test_translation_stops_at_the_limit(copier):
     model, src, tgt, _ = copier
-    assert translate(model, ["c b a d", "a"], src, tgt, max_new_tokens=2) == ["d a", "a"]
+    assert Translator(model, src, tgt).translate(["c b a d", "a"], max_new_tokens=2) == ["d a", "a"]
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_text_without_tokens_is_refused(copier, text):
     model, src, tgt, _ = copier
     with pytest.raises(ValueError, match=rf"at least one token, got {text!r}".replace("\\", r"\\")):
-        translate(model, ["a", text], src, tgt)
+        Translator(model, src, tgt).translate(["a", text])
 
 
 def test_text_too_long_for_the_model_is_refused(copier):
     model, src, tgt, _ = copier
     with pytest.raises(ValueError, match="65 positions is longer than max_len=64"):
-        translate(model, ["a " * 64], src, tgt)
+        Translator(model, src, tgt).translate(["a " * 64])
 
 
 def test_word_never_seen_is_translated_as_unknown(copier):
     model, src, tgt, _ = copier
-    assert len(translate(model, ["a zebra"], src, tgt, max_new_tokens=9)) == 1
+    assert len(Translator(model, src, tgt).translate(["a zebra"], max_new_tokens=9)) == 1
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_translations_by_beam_search_are_as_good(copier, num_beams):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c", "d c a"]
-    translations = translate(model, texts, src, tgt, max_new_tokens=9, num_beams=num_beams)
+    translations = Translator(model, src, tgt).translate(
+        texts, max_new_tokens=9, num_beams=num_beams
+    )
     assert translations == [text[::-1] for text in texts]
 
 
@@ -481,7 +483,7 @@ def test_translation_fits_a_model_with_little_room(copier):
     short = Transformer(replace(model.config, max_len=9))
     short.load_state_dict(model.state_dict())
     texts = ["c b a d", "a", "b c"]
-    assert translate(short, texts, src, tgt) == [text[::-1] for text in texts]
+    assert Translator(short, src, tgt).translate(texts) == [text[::-1] for text in texts]
 
 
 class OtherPadding(WordTokenizer):
@@ -494,12 +496,12 @@ def test_tokenizer_with_another_padding_than_the_model_is_refused(copier):
     model, src, tgt, _ = copier
     other = OtherPadding(src.tokens[5:])
     with pytest.raises(ValueError, match="tokenizer src has pad_id=4, the model 0"):
-        translate(model, ["a"], other, tgt)
+        Translator(model, other, tgt).translate(["a"])
     with pytest.raises(ValueError, match="tokenizer tgt has pad_id=4, the model 0"):
-        translate(model, ["a"], src, other)
+        Translator(model, src, other).translate(["a"])
     config = TransformerConfig.decoder_only(tgt.vocab_size, d_model=12, num_heads=3, pad_id=3)
     with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
-        complete(DecoderOnlyTransformer(config), ["a"], tgt)
+        TextGenerator(DecoderOnlyTransformer(config), tgt).complete(["a"])
 
 
 # --- complete
@@ -523,9 +525,9 @@ def test_completions_leave_out_the_prompt_and_need_none(copier):
             prompts, rows.tolist(), generate(model, rows, **options()).tolist(), strict=True
         )
     ]
-    assert complete(model, prompts, tgt, **options()) == expected
+    assert TextGenerator(model, tgt).complete(prompts, **options()) == expected
     assert len(set(expected)) > 1
-    assert complete(model, [], tgt) == []
+    assert TextGenerator(model, tgt).complete([]) == []
 
 
 # --- a single text, texts that come one at a time, and none
@@ -536,38 +538,41 @@ def test_a_single_text_is_refused_everywhere(copier):
     writer = decoder_only_model()
     settings = TrainingConfig(steps=2, warmup_steps=1, context_length=2)
     for name, call in {
-        "texts": lambda: translate(model, "a", src, tgt),
-        "prompts": lambda: complete(writer, "a", tgt),
+        "texts": lambda: Translator(model, src, tgt).translate("a"),
+        "prompts": lambda: TextGenerator(writer, tgt).complete("a"),
     }.items():
         with pytest.raises(TypeError, match=f"{name} must be an iterable of texts, got a single s"):
             call()
     for call in (
         lambda: token_stream("a b", tgt),
-        lambda: bits_per_character(writer, "a b", tgt),
+        lambda: TextGenerator(writer, tgt).bits_per_character("a b"),
         lambda: LanguageModelTrainer(writer, "a b", tgt, settings),
         lambda: WordTokenizer.train("a b"),
     ):
         with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
             call()
-    for call in (exact_match, held_out_loss):
+    translator = Translator(model, src, tgt)
+    encode = partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt)
+    for call in (translator.exact_match, translator.held_out_loss, encode):
         with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
-            call(model, "a b", src, tgt)
+            call("a b")
     with pytest.raises(TypeError, match="ids must be of type Tensor, got str"):
         generate(writer, "a")
     with pytest.raises(TypeError, match="texts must be of type str, but number 1 is 2"):
-        translate(model, ["a", 2], src, tgt)
+        Translator(model, src, tgt).translate(["a", 2])
 
 
 def test_texts_may_come_one_at_a_time(copier):
     model, src, tgt, _ = copier
     texts = ["c b a d", "a", "b c"]
-    assert translate(model, iter(texts), src, tgt) == translate(model, texts, src, tgt)
+    translator = Translator(model, src, tgt)
+    assert translator.translate(iter(texts)) == translator.translate(texts)
     writer = decoder_only_model()
     known = {"logits_processors": [partial(suppress_tokens, tokens=range(tgt.vocab_size, 31))]}
-    expected = complete(writer, ["a", "b"], tgt, **known)
-    assert complete(writer, iter(["a", "b"]), tgt, **known) == expected
+    expected = TextGenerator(writer, tgt).complete(["a", "b"], **known)
+    assert TextGenerator(writer, tgt).complete(iter(["a", "b"]), **known) == expected
     pairs = [(text, text[::-1]) for text in texts]
-    assert exact_match(model, iter(pairs), src, tgt) == exact_match(model, pairs, src, tgt)
+    assert translator.exact_match(iter(pairs)) == translator.exact_match(pairs)
     assert torch.equal(token_stream(iter(texts), tgt), token_stream(texts, tgt))
 
 
@@ -576,9 +581,9 @@ def test_batches_have_at_least_one_text(copier, batch_size):
     model, src, tgt, _ = copier
     message = f"batch_size must be at least 1, got {batch_size}"
     with pytest.raises(ValueError, match=message):
-        translate(model, ["a"], src, tgt, batch_size=batch_size)
+        Translator(model, src, tgt).translate(["a"], batch_size=batch_size)
     with pytest.raises(ValueError, match=message):
-        bits_per_character(decoder_only_model(), ["a"], tgt, batch_size=batch_size)
+        TextGenerator(decoder_only_model(), tgt).bits_per_character(["a"], batch_size=batch_size)
 
 
 def test_source_that_cannot_be_translated_is_not_trained_on(copier):
@@ -586,8 +591,8 @@ def test_source_that_cannot_be_translated_is_not_trained_on(copier):
     settings = TrainingConfig(steps=2, warmup_steps=1)
     for call in (
         lambda: Trainer(model, [("a", "a"), ("", "a")], src, tgt, settings),
-        lambda: translate(model, ["a", ""], src, tgt),
-        lambda: held_out_loss(model, [("", "a")], src, tgt),
+        lambda: Translator(model, src, tgt).translate(["a", ""]),
+        lambda: Translator(model, src, tgt).held_out_loss([("", "a")]),
     ):
         with pytest.raises(ValueError, match="every text must have at least one token, got ''"):
             call()
@@ -609,10 +614,10 @@ def test_ends_are_the_models_unless_others_are_asked_for(monkeypatch):
 def test_begin_and_ends_of_the_user_go_before(copier):
     model, src, tgt, src_ids = copier
     (a,) = tgt.encode("a")
-    assert translate(model, ["c b a d", "a d"], src, tgt, stop_ids=[a]) == ["d a", "d a"]
+    assert Translator(model, src, tgt).translate(["c b a d", "a d"], stop_ids=[a]) == ["d a", "d a"]
     given = generate(model, src_ids[:1], bos_id=a, max_new_tokens=5)
     text = src.decode(src_ids[0].tolist())
-    assert translate(model, [text], src, tgt, bos_id=a, max_new_tokens=5) == [
+    assert Translator(model, src, tgt).translate([text], bos_id=a, max_new_tokens=5) == [
         tgt.decode(given[0].tolist())
     ]
 

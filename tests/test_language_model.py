@@ -11,18 +11,16 @@ from minitransformer import (
     CharacterTokenizer,
     DecoderOnlyTransformer,
     LanguageModelTrainer,
+    TextGenerator,
     TrainingConfig,
     TransformerConfig,
-    bits_per_character,
-    complete,
+    Translator,
     label_smoothing_loss,
     load_checkpoint,
-    load_language_model,
-    load_translator,
     stream_batches,
     token_stream,
 )
-from minitransformer.inference import evaluating
+from minitransformer.inspection import evaluating
 from minitransformer.language_model import row_starts
 
 pytestmark = pytest.mark.slow
@@ -60,8 +58,10 @@ def trained_writer():
 def test_texts_are_learned_by_heart_and_written(trained_writer):
     model, (letters,) = trained_writer.model, trained_writer.tokenizers.values()
     assert trained_writer.history[-1]["loss"] < trained_writer.history[0]["loss"] / 3
-    assert complete(model, ["two three"], letters, max_new_tokens=10) == [" four five"]
-    assert bits_per_character(model, SAYING, letters, context_length=24) < 1.0
+    assert TextGenerator(model, letters).complete(["two three"], max_new_tokens=10) == [
+        " four five"
+    ]
+    assert TextGenerator(model, letters).bits_per_character(SAYING, context_length=24) < 1.0
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5])
@@ -88,15 +88,14 @@ def test_resuming_with_other_texts_is_refused(tmp_path):
 def test_each_loader_refuses_the_model_of_the_other(tmp_path, trained, trained_writer):
     trained.save(tmp_path / "translator")
     trained_writer.save(tmp_path / "writer")
-    model, letters = load_language_model(tmp_path / "writer")
-    assert not model.training
-    options = {"max_new_tokens": 8, "temperature": 0.0}
-    written = complete(trained_writer.model, ["one"], letters, **options)
-    assert complete(model, ["one"], letters, **options) == written
-    with pytest.raises(ValueError, match=r"no translator: its tokenizers are \['text'\]"):
-        load_translator(tmp_path / "writer")
-    with pytest.raises(ValueError, match=r"no language model: its tokenizers are \['src', 'tgt'\]"):
-        load_language_model(tmp_path / "translator")
+    writer = TextGenerator.load(tmp_path / "writer")
+    assert not writer.model.training
+    written = trained_writer.trained().complete(["one"], max_new_tokens=8)
+    assert writer.complete(["one"], max_new_tokens=8) == written
+    with pytest.raises(ValueError, match=r"no Translator: .* tokenizers \['text'\]"):
+        Translator.load(tmp_path / "writer")
+    with pytest.raises(ValueError, match=r"no TextGenerator: .* tokenizers \['src', 'tgt'\]"):
+        TextGenerator.load(tmp_path / "translator")
 
 
 def test_loss_is_the_smoothed_loss_of_each_next_token():
@@ -141,12 +140,8 @@ def test_bits_per_character_equal_a_loop_over_tokens(
     trained_writer, texts, context_length, batch_size
 ):
     (letters,) = trained_writer.tokenizers.values()
-    measured = bits_per_character(
-        trained_writer.model,
-        texts,
-        letters,
-        context_length=context_length,
-        batch_size=batch_size,
+    measured = TextGenerator(trained_writer.model, letters).bits_per_character(
+        texts, context_length=context_length, batch_size=batch_size
     )
     assert measured == pytest.approx(bits_by_hand(trained_writer, texts, context_length), rel=1e-4)
 
@@ -162,7 +157,9 @@ def test_bits_per_character_equal_a_loop_over_tokens(
 def test_impossible_measurements_are_refused(trained_writer, texts, context_length, message):
     (letters,) = trained_writer.tokenizers.values()
     with pytest.raises(ValueError, match=message):
-        bits_per_character(trained_writer.model, texts, letters, context_length=context_length)
+        TextGenerator(trained_writer.model, letters).bits_per_character(
+            texts, context_length=context_length
+        )
 
 
 def test_training_on_nothing_is_refused():
@@ -263,7 +260,7 @@ def test_what_are_no_texts_is_refused(trained_writer, texts, message):
     with pytest.raises(TypeError, match=message):
         language_model_trainer(texts=texts)
     with pytest.raises(TypeError, match=message):
-        bits_per_character(trained_writer.model, texts, letters)
+        TextGenerator(trained_writer.model, letters).bits_per_character(texts)
 
 
 def test_texts_may_come_once(tmp_path, trained_writer):
@@ -272,8 +269,11 @@ def test_texts_may_come_once(tmp_path, trained_writer):
     assert LanguageModelTrainer.resume(tmp_path / "model", iter(SAYING)).texts == SAYING
     (letters,) = trained_writer.tokenizers.values()
     options = {"context_length": 24}
-    expected = bits_per_character(trained_writer.model, SAYING, letters, **options)
-    assert bits_per_character(trained_writer.model, iter(SAYING), letters, **options) == expected
+    expected = TextGenerator(trained_writer.model, letters).bits_per_character(SAYING, **options)
+    assert (
+        TextGenerator(trained_writer.model, letters).bits_per_character(iter(SAYING), **options)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_model_and_tokenizer_pad_with_the_same_id():
     with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
         LanguageModelTrainer(model, SAYING, letters, trainer.config)
     with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
-        bits_per_character(model, SAYING, letters)
+        TextGenerator(model, letters).bits_per_character(SAYING)
 
 
 def test_compiled_and_frozen_writer_resumes_as_never_stopped(tmp_path):
@@ -344,7 +344,7 @@ def test_resuming_equals_never_stopping_with_a_recipe(tmp_path, recipe):
     ):
         assert torch.equal(one, other)
     resumed.save(tmp_path / "model")
-    model, _ = load_language_model(tmp_path / "model")
+    model = TextGenerator.load(tmp_path / "model").model
     for one, other in zip(model.parameters(), straight.averaged().parameters(), strict=True):
         assert torch.equal(one, other)
 

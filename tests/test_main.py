@@ -17,10 +17,10 @@ from helpers import SMALL_JOB, TEXTS, can_export, copying_trainer
 import minitransformer as mt
 import minitransformer.__main__ as command_line
 from minitransformer import (
+    TextGenerator,
     TrainingConfig,
     grammar_sentences,
     load_checkpoint,
-    load_language_model,
     number_words,
     parallel,
 )
@@ -357,7 +357,7 @@ def test_tokens_of_files_train_a_language_model(capsys, tmp_path):
     options = ["--steps", str(STEPS), "--checkpoint", paths[3], "--device", "cpu"]
     main(["train", "--tokens", paths[2], *options])
     assert capsys.readouterr().out == f"trained {STEPS} steps; saved to {paths[3]}\n"
-    _, tokenizer = load_language_model(paths[3])
+    tokenizer = TextGenerator.load(paths[3]).tokenizers["text"]
     assert tokenizer.vocab_size == 262
     history = load_checkpoint(paths[3])[1]["history"]
     assert history[-1]["loss"] < history[0]["loss"] / 2

@@ -244,20 +244,24 @@ def outputs(model, tokenizers):
     ids = mt.pad_rows([[5, 7, 6, 8], [6, 5]], model.config.pad_id)
     if "src" in tokenizers:
         scores = model(ids, torch.tensor([[1, 6, 5], [1, 7, 8]]))
-        written = mt.translate(model, ["a b", "c"], *tokenizers.values(), max_new_tokens=6)
+        written = mt.Translator(model, *tokenizers.values()).translate(
+            ["a b", "c"], max_new_tokens=6
+        )
     else:
         scores = model(ids)
-        written = mt.complete(model, ["a b", "c"], tokenizers["text"], max_new_tokens=6)
+        written = mt.TextGenerator(model, tokenizers["text"]).complete(
+            ["a b", "c"], max_new_tokens=6
+        )
     return scores, written
 
 
 def load(path, trainer):
     """Read a model and its tokenizers by one call."""
     if "src" in trainer.tokenizers:
-        model, *both = mt.load_translator(path)
-        return model, dict(zip(("src", "tgt"), both, strict=True))
-    model, tokenizer = mt.load_language_model(path)
-    return model, {"text": tokenizer}
+        loaded = mt.Translator.load(path)
+    else:
+        loaded = mt.TextGenerator.load(path)
+    return loaded.model, loaded.tokenizers
 
 
 def assert_same_model(found, expected):
@@ -414,7 +418,7 @@ def test_models_that_only_read_are_loaded(tmp_path, model, given):
     assert by_name.config == model.config
     assert torch.equal(by_name(*given), model(*given))
     with pytest.raises(ValueError, match="holds no"):
-        mt.load_language_model(tmp_path)
+        mt.TextGenerator.load(tmp_path)
 
 
 # --- classes by their names
@@ -463,7 +467,7 @@ def test_class_that_is_gone_is_named(tmp_path, monkeypatch):
     monkeypatch.delitem(CLASSES, "test_saved_and_loaded.Wider")
     for path in ("saved", "folder"):
         with pytest.raises(ValueError, match=r"class test_saved_and_loaded.Wider is not known he"):
-            mt.load_language_model(tmp_path / path)
+            mt.TextGenerator.load(tmp_path / path)
 
 
 def test_constructor_that_needs_more_is_refused_at_once(tmp_path):
@@ -595,7 +599,8 @@ def test_published_tokenizer_is_written_with_tokens_and_beside_models(tmp_path):
         if name != "GPT2":
             model = type(model)(replace(model.config, pad_id=-1))
         model.save_pretrained(tmp_path / name, text=words)
-        again, tokenizer = mt.load_language_model(tmp_path / name)
+        loaded = mt.TextGenerator.load(tmp_path / name)
+        again, tokenizer = loaded.model, loaded.tokenizers["text"]
         assert tokenizer.encode("a b d") == words.encode("a b d")
         assert (tokenizer.bos_id, tokenizer.eos_id) == (words.bos_id, words.eos_id)
         assert_same_weights(again, model)

@@ -23,15 +23,13 @@ from minitransformer import (
     TrainingConfig,
     Transformer,
     TransformerConfig,
+    Translator,
     WordTokenizer,
     collate,
-    exact_match,
     fast,
     label_smoothing_loss,
     load_checkpoint,
-    load_translator,
     save_checkpoint,
-    translate,
 )
 from minitransformer.registry import named_weights
 
@@ -62,7 +60,7 @@ def test_loss_falls_and_the_pairs_are_learned_by_heart(trained):
     losses = [row["loss"] for row in trained.history]
     assert losses[0] > 1.5
     assert sum(losses[-10:]) / 10 < losses[0] / 2
-    assert exact_match(trained.model, PAIRS, *trained.tokenizers.values()) == 1.0
+    assert Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS) == 1.0
 
 
 def test_paper_schedule_learns_too():
@@ -461,7 +459,7 @@ def test_evaluating_does_not_change_training():
 
     def evaluate():
         torch.rand(3)
-        share = exact_match(watched.model, PAIRS, *watched.tokenizers.values())
+        share = Translator(watched.model, *watched.tokenizers.values()).exact_match(PAIRS)
         assert watched.model.training
         return {"exact_match": share}
 
@@ -489,13 +487,14 @@ def test_checkpoint_holds_the_last_evaluation(tmp_path):
 
 def test_translator_is_what_was_trained(tmp_path, trained):
     trained.save(tmp_path / "model")
-    model, src, tgt = load_translator(tmp_path / "model")
+    translator = Translator.load(tmp_path / "model")
+    model, (src, tgt) = translator.model, translator.tokenizers.values()
     assert not model.training
     assert model.config == trained.model.config
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, trained.model.get_parameter(name))
     assert isinstance(src, WordTokenizer)
-    assert translate(model, TEXTS, src, tgt) == [t[::-1] for t in TEXTS]
+    assert Translator(model, src, tgt).translate(TEXTS) == [t[::-1] for t in TEXTS]
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.95])
@@ -514,7 +513,7 @@ def test_average_is_over_the_weights_of_all_steps(tmp_path, beta):
         assert torch.equal(trainer.model.get_parameter(name), seen[-1][name]), name
     # What is loaded for use is the average, what is resumed both.
     trainer.save(tmp_path / "model")
-    model, *_ = load_translator(tmp_path / "model")
+    model = Translator.load(tmp_path / "model").model
     resumed = Trainer.resume(tmp_path / "model", PAIRS)
     for name, parameter in averaged.named_parameters():
         assert torch.equal(model.get_parameter(name), parameter), name
@@ -538,14 +537,14 @@ def test_average_does_not_change_training_and_without_it_there_is_none(tmp_path)
 def test_loading_does_not_move_the_global_generator(tmp_path):
     copying_trainer(6).save(tmp_path / "model")
     before = torch.get_rng_state()
-    load_translator(tmp_path / "model")
+    Translator.load(tmp_path / "model")
     Trainer.resume(tmp_path / "model", PAIRS)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_exact_match_counts_whole_texts(trained):
     def share(pairs):
-        return exact_match(trained.model, pairs, *trained.tokenizers.values())
+        return Translator(trained.model, *trained.tokenizers.values()).exact_match(pairs)
 
     wrong = [TextPair("a", "a "), TextPair("b c", "c"), TextPair("d b", "b  d")]
     assert share(wrong) == 0.0
@@ -554,7 +553,7 @@ def test_exact_match_counts_whole_texts(trained):
 
 def test_exact_match_of_nothing_is_refused(trained):
     with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
-        exact_match(trained.model, [], *trained.tokenizers.values())
+        Translator(trained.model, *trained.tokenizers.values()).exact_match([])
 
 
 def test_training_on_nothing_is_refused():
@@ -598,7 +597,7 @@ def test_checkpoint_of_something_else_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"not written by a Trainer: no \['class', 'history', 'model'"
     ):
-        load_translator(tmp_path / "other")
+        Translator.load(tmp_path / "other")
 
 
 # --- whatever the model and the pairs are
@@ -635,7 +634,7 @@ def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, compiled):
         resumed.fit(progress=False)
     assert_same_training(resumed, straight)
     stopped.model.save_pretrained(tmp_path / "folder", **stopped.tokenizers)
-    model, *_ = load_translator(tmp_path / "folder")
+    model = Translator.load(tmp_path / "folder").model
     for name, weight in named_weights(stopped.model).items():
         assert torch.equal(model.get_parameter(name), weight), name
 
@@ -897,7 +896,7 @@ def test_pairs_may_be_any_tuples_and_come_once(tmp_path):
     straight.fit(progress=False)
     resumed.fit(progress=False)
     assert_same_training(resumed, straight)
-    share = exact_match(resumed.model, iter([("a", "a"), ["b", "c"]]), *tokenizers)
+    share = Translator(resumed.model, *tokenizers).exact_match(iter([("a", "a"), ["b", "c"]]))
     assert share in (0.0, 0.5)
 
 
@@ -917,20 +916,22 @@ def test_model_and_tokenizers_pad_with_the_same_id(tmp_path):
     message = "tokenizer src has pad_id=0, the model 4"
     for refuse in (
         lambda: Trainer(model, PAIRS, *tokenizers.values(), other.config),
-        lambda: exact_match(model, PAIRS, *tokenizers.values()),
+        lambda: Translator(model, *tokenizers.values()).exact_match(PAIRS),
         lambda: model.save_pretrained(tmp_path / "folder", **tokenizers),
     ):
         with pytest.raises(ValueError, match=message):
             refuse()
     other.model = model
     other.save(tmp_path / "model")
-    for load in (load_translator, lambda path: Trainer.resume(path, PAIRS)):
+    for load in (Translator.load, lambda path: Trainer.resume(path, PAIRS)):
         with pytest.raises(ValueError, match=message):
             load(tmp_path / "model")
 
 
 def test_exact_match_passes_options_on(trained):
     options = {"max_new_tokens": 2}  # of ten, six have no more words
-    assert exact_match(trained.model, PAIRS, *trained.tokenizers.values(), **options) == 0.6
+    assert (
+        Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS, **options) == 0.6
+    )
     with pytest.raises(ValueError, match="num_beams must be at least 1, got 0"):
-        exact_match(trained.model, PAIRS, *trained.tokenizers.values(), num_beams=0)
+        Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS, num_beams=0)

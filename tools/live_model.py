@@ -5,7 +5,7 @@
     python benchmarks/grammar.py --save grammar
     python tools/live_model.py grammar grammar
 
-The last argument is whatever `minitransformer.load_translator` reads. The files go to
+The last argument is whatever `minitransformer.Translator.load` reads. The files go to
 `_static/live/` and the model's name: the graph with its weights, the model's configuration, both
 tokenizers, and a picture of one translation for readers without JavaScript.
 """
@@ -121,7 +121,7 @@ def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
             parameter.copy_(torch.from_numpy(numpy_helper.to_array(tensor).copy()))
 
 
-def read_model(folder: Path) -> tuple[mt.Transformer, mt.Tokenizer, mt.Tokenizer]:
+def read_translator(folder: Path) -> mt.Translator:
     """What the package has for a model of the page: the same weights, from the page's graph."""
     config = mt.TransformerConfig(**json.loads((folder / "config.json").read_text("utf-8")))
     model = mt.Transformer(config).eval()
@@ -129,19 +129,14 @@ def read_model(folder: Path) -> tuple[mt.Transformer, mt.Tokenizer, mt.Tokenizer
     src_tokenizer, tgt_tokenizer = (
         mt.Tokenizer.load(folder / f"{side}_tokenizer.json") for side in ("src", "tgt")
     )
-    return model, src_tokenizer, tgt_tokenizer
+    return mt.Translator(model, src_tokenizer, tgt_tokenizer)
 
 
-def draw_example(
-    model: mt.Transformer,
-    src_tokenizer: mt.Tokenizer,
-    tgt_tokenizer: mt.Tokenizer,
-    text: str,
-    path: Path,
-) -> None:
+def draw_example(translator: mt.Translator, text: str, path: Path) -> None:
     """Draw where the heads of the last decoder layer look while the model translates a text."""
     mt.use_book_style()
-    german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
+    model, (src_tokenizer, tgt_tokenizer) = translator.model, translator.tokenizers.values()
+    german = translator.translate([text])[0]
     source = src_tokenizer.sequence_ids(text)
     target = tgt_tokenizer.begin(german)
     with torch.inference_mode():
@@ -155,21 +150,15 @@ def draw_example(
     plt.close(figure)
 
 
-def write(
-    model: mt.Transformer,
-    src_tokenizer: mt.Tokenizer,
-    tgt_tokenizer: mt.Tokenizer,
-    example: str,
-    folder: Path,
-) -> list[Path]:
+def write(translator: mt.Translator, example: str, folder: Path) -> list[Path]:
     """Write the files of a model, return their paths; they come when all are whole."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         new = Path(name)
-        write_json(asdict(model.config), new / "config.json")
-        src_tokenizer.save(new / "src_tokenizer.json")
-        tgt_tokenizer.save(new / "tgt_tokenizer.json")
-        draw_example(model, src_tokenizer, tgt_tokenizer, example, new / "example.png")
-        onnx.save_model(to_graph(model), new / "translator.onnx")
+        write_json(asdict(translator.model.config), new / "config.json")
+        for side, tokenizer in translator.tokenizers.items():
+            tokenizer.save(new / f"{side}_tokenizer.json")
+        draw_example(translator, example, new / "example.png")
+        onnx.save_model(to_graph(translator.model), new / "translator.onnx")
         folder.mkdir(exist_ok=True)
         return [path.replace(folder / path.name) for path in sorted(new.iterdir())]
 
@@ -180,7 +169,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 2
     name, path = arguments
-    for file in write(*mt.load_translator(path), EXAMPLES[name], FOLDER / name):
+    for file in write(mt.Translator.load(path), EXAMPLES[name], FOLDER / name):
         print(f"{file.stat().st_size / 1e6:6.2f} MB  {file.relative_to(FOLDER.parent.parent)}")
     return 0
 

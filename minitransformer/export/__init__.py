@@ -1,9 +1,9 @@
 """Out to the engines: a trained model as files that other programs run, faster than this package.
 
-    mt.export.to_ctranslate2(model, "numbers-ctranslate2", src=english, tgt=german)
+    mt.export.to_ctranslate2(translator, "numbers-ctranslate2")
 
-Each function takes a model, a new folder and the model's tokenizers, as `save_pretrained` does, and
-what comes out computes what the model computes: tests compare ids and scores. What an engine does
+Each function takes a `Translator`, a `TextGenerator` or a model alone, and a new folder, and what
+comes out computes what the model computes: tests compare ids and scores. What an engine does
 not have is refused by its name. The page *Use it* says how each folder is loaded and run, and
 `python -m minitransformer export` calls the same functions. Libraries that only an export needs
 are installed by `pip install 'minitransformer[export]'`, and imported when it is called.

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from minitransformer.checks import library
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_kit, export_folder, tokens_of
+from minitransformer.export.folder import export_folder, exportable_by_layers, tokens_of
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextGenerator, Translator
 
 __all__ = ["to_ctranslate2"]
 
@@ -37,28 +37,25 @@ QUANTIZATIONS = (None, "int8", "int16", "float16", "bfloat16")
 
 
 def to_ctranslate2(
-    model: Transformer | DecoderOnlyTransformer,
+    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
     *,
     quantization: str | None = None,
-    **tokenizers: Tokenizer,
 ) -> None:
     """Write a folder that `ctranslate2.Translator` or `ctranslate2.Generator` reads.
 
     Args:
-        model: an encoder-decoder, or a decoder-only model.
+        model: a `Translator` or a `TextGenerator`; or a model alone, whose id 7 is then "#7".
         folder: where to; a new one, or an empty one.
         quantization: how matrices are stored: "int8", "int16", "float16" or "bfloat16"; float32
             when left out.
-        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`; the engine
-            takes and gives their tokens. Without them id 7 is called "#7" there.
 
     Raises:
         FileExistsError: if `folder` is not empty.
         ImportError: if `ctranslate2` is not installed.
-        TypeError: if the model is a relative, or none of the two kinds.
+        TypeError: if the model is a published one, or none of the two kinds.
         ValueError: if the engine does not compute such a model; if a part of the model is not what
-            its configuration says; if the tokenizers do not fit.
+            its configuration says.
 
     Example:
         >>> import ctranslate2, tempfile
@@ -73,7 +70,7 @@ def to_ctranslate2(
 
     """
     library("ctranslate2", "export")
-    check_kit(model, tokenizers)
+    model, tokenizers = exportable_by_layers(model)
     config = model.config
     if config.num_encoder_layers and config.positional_encoding in ("alibi", "rotary"):
         # Its encoders know no ALiBi, and turn the rows of a padded batch by wrong positions.

@@ -9,48 +9,52 @@ from typing import Any
 from minitransformer.as_configured import check_as_configured
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
-from minitransformer.pretrained import TOKENIZERS, check_tokenizers, vocabularies
+from minitransformer.pretrained import vocabularies
+from minitransformer.published.beside import write_tokenizers
 from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextModel
 
-__all__ = ["check_exportable", "check_kit", "export_folder", "tokens_of"]
+__all__ = ["export_folder", "exportable", "exportable_by_layers", "tokens_of"]
 
 
-def check_exportable(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
-    """Raise an error unless the model is one that writes, and the tokenizers are its own.
+def exportable(model: Any) -> tuple[Any, dict[str, Tokenizer]]:
+    """The model and the tokenizers of a `TextModel`; of a model alone, no tokenizers.
 
     Raises:
         TypeError: if the model is neither an encoder-decoder nor a decoder-only model.
-        ValueError: if the tokenizers are not those of such a model, or are published ones.
     """
+    if isinstance(model, TextModel):
+        return model.model, model.tokenizers
     if not isinstance(model, Transformer | DecoderOnlyTransformer):
         raise TypeError(
             f"model must be a Transformer or a DecoderOnlyTransformer, got a {type(model).__name__}"
         )
-    check_tokenizers(model.config, tokenizers)
-    for side, tokenizer in tokenizers.items():
-        if "model" not in tokenizer.to_dict():  # no tokenizer.json
-            raise ValueError(
-                f"{side} is a {type(tokenizer).__name__}, expected a tokenizer of this package: "
-                "other programs read the files that its own save_pretrained writes"
-            )
+    return model, {}
 
 
-def check_kit(model: Any, tokenizers: Mapping[str, Tokenizer]) -> None:
+def exportable_by_layers(model: Any) -> tuple[Any, dict[str, Tokenizer]]:
     """The same for formats that name layers, not operations: each is as configured.
 
     Raises:
-        TypeError: if the model is of another class, a relative for example.
-        ValueError: if a part of the model is not what its `TransformerConfig` says.
+        TypeError: if the model is of another class, a published one for example.
+        ValueError: if a part of the model is not what its `TransformerConfig` says; if a tokenizer
+            is a published one.
     """
-    check_exportable(model, tokenizers)
+    model, tokenizers = exportable(model)
     if type(model) not in (Transformer, DecoderOnlyTransformer):
         raise TypeError(
             "model must be a Transformer or a DecoderOnlyTransformer itself, "
-            f"got a {type(model).__name__}; `save_pretrained` of a relative writes what "
+            f"got a {type(model).__name__}; `save_pretrained` of a published one writes what "
             "transformers, and the converters of other engines, read"
         )
+    for side, tokenizer in tokenizers.items():
+        if "model" not in tokenizer.to_dict():
+            raise ValueError(
+                f"{side} is a {type(tokenizer).__name__}, expected a tokenizer of this package"
+            )
     check_as_configured(model)
+    return model, tokenizers
 
 
 @contextmanager
@@ -65,8 +69,7 @@ def export_folder(
         FileExistsError: if `folder` is not empty.
     """
     with new_folder(Path(folder)) as unfinished:
-        for side, tokenizer in tokenizers.items():
-            tokenizer.save(unfinished / TOKENIZERS[side])
+        write_tokenizers(unfinished, tokenizers)
         yield unfinished
 
 

@@ -16,34 +16,32 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_kit, export_folder
+from minitransformer.export.folder import export_folder, exportable_by_layers
 from minitransformer.export.relatives import as_relative
-from minitransformer.tokenization import Tokenizer
 from minitransformer.tokenizer_file import write_json
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextGenerator, Translator
 
 __all__ = ["to_transformers"]
 
 
 def to_transformers(
-    model: Transformer | DecoderOnlyTransformer,
+    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
-    **tokenizers: Tokenizer,
 ) -> None:
     """Write a folder that `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM` reads.
 
     Args:
-        model: an encoder-decoder or a decoder-only model.
+        model: a `Translator` or a `TextGenerator`, which `AutoTokenizer` reads too, beginning or
+            ending a text as the model needs it; or a model alone.
         folder: where to; a new one, or an empty one.
-        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`; then
-            `AutoTokenizer` reads the folder too, and begins or ends a text as the model needs it.
 
     Raises:
         FileExistsError: if `folder` is not empty.
-        TypeError: if the model is a relative, or none of the two kinds.
+        TypeError: if the model is a published one, or none of the two kinds.
         ValueError: if `transformers` has no such architecture, which names the setting; if a part
-            of the model is not what its configuration says; if the tokenizers do not fit, or are
-            two.
+            of the model is not what its configuration says; if there are
+            two tokenizers.
 
     Example:
         >>> import tempfile
@@ -57,7 +55,7 @@ def to_transformers(
 
 
     """
-    check_kit(model, tokenizers)
+    model, tokenizers = exportable_by_layers(model)
     relative = as_relative(model)
     files = [tokenizer.to_dict() for tokenizer in tokenizers.values()]
     if any(file != files[0] for file in files):

@@ -18,11 +18,11 @@ from torch.export import ExportedProgram
 
 from minitransformer.checks import library
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_exportable, export_folder
+from minitransformer.export.folder import export_folder, exportable
 from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
-from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextGenerator, Translator
 
 if TYPE_CHECKING:
     import onnx
@@ -31,22 +31,20 @@ __all__ = ["as_graph", "to_onnx"]
 
 
 def to_onnx(
-    model: Transformer | DecoderOnlyTransformer,
+    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
-    **tokenizers: Tokenizer,
 ) -> None:
     """Write the graphs of a model, each a file with all its weights.
 
     Args:
-        model: an encoder-decoder or a decoder-only model, a relative too.
+        model: a `Translator` or a `TextGenerator`, whose tokenizers are written too; or a model
+            alone. Published ones too.
         folder: where to; a new one, or an empty one.
-        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`.
 
     Raises:
         FileExistsError: if `folder` is not empty.
         ImportError: if `onnx` or `onnxscript` is not installed, or PyTorch older than 2.11.
         TypeError: if the model is none of the two kinds.
-        ValueError: if the tokenizers do not fit.
 
     Example:
         >>> import onnxruntime, tempfile
@@ -62,7 +60,7 @@ def to_onnx(
     """
     for name in ("onnx", "onnxscript"):
         library(name, "export")
-    check_exportable(model, tokenizers)
+    model, tokenizers = exportable(model)
     with export_folder(folder, tokenizers) as unfinished:
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.

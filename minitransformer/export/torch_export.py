@@ -15,15 +15,15 @@ from torch.export import Dim, ExportedProgram
 
 from minitransformer.attention import Backend, ScaledDotProductAttention
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import check_exportable, export_folder
+from minitransformer.export.folder import export_folder, exportable
 from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, EncoderGraph
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
 from minitransformer.rotary import RotaryPositionalEncoding
-from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
+from minitransformer.translator import TextGenerator, Translator
 
 __all__ = ["OLDEST_TORCH", "copy_with", "programs", "to_torch", "traced"]
 
@@ -117,22 +117,20 @@ def traced(
 
 
 def to_torch(
-    model: Transformer | DecoderOnlyTransformer,
+    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
-    **tokenizers: Tokenizer,
 ) -> None:
     """Write graphs that ``torch.export.load`` reads, each a file of its own: `encoder.pt2`, ...
 
     Args:
-        model: an encoder-decoder or a decoder-only model, a relative too.
+        model: a `Translator` or a `TextGenerator`, whose tokenizers are written too; or a model
+            alone. Published ones too.
         folder: where to; a new one, or an empty one.
-        tokenizers: what the model was trained with, as in `Pretrained.save_pretrained`.
 
     Raises:
         FileExistsError: if `folder` is not empty.
         ImportError: if PyTorch is older than 2.11.
         TypeError: if the model is none of the two kinds.
-        ValueError: if the tokenizers do not fit.
 
     Example:
         >>> import tempfile
@@ -148,7 +146,7 @@ def to_torch(
 
 
     """
-    check_exportable(model, tokenizers)
+    model, tokenizers = exportable(model)
     with export_folder(folder, tokenizers) as unfinished:
         for name, program in programs(model).items():
             torch.export.save(program, unfinished / f"{name}.pt2")

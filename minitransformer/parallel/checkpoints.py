@@ -246,7 +246,7 @@ def check_state(trainer: Trainer, place: Path, state: dict[str, Any]) -> None:
 def gather(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Write the last checkpoint of a folder as the single file that `Trainer.save` writes.
 
-    No process is asked. `Trainer.resume`, `load_translator` and the command line read the file,
+    No process is asked. `Trainer.resume`, `Translator.load` and the command line read the file,
     and a `ParallelTrainer` of a resumed trainer goes on from it.
 
     Args:

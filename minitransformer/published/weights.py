@@ -36,12 +36,6 @@ __all__ = ["Published"]
 
 INDEX = f"{WEIGHTS}.index.json"
 GENERATION = "generation_config.json"
-FILES = (
-    *(CONFIG, GENERATION, "model*.safetensors", INDEX),
-    *("*token*.json", "vocab.*", "merges.txt", "*.spm"),
-)
-"""What is fetched of a published model: what it computes with, and its tokenizer's files."""
-
 BEGIN_AND_END = ("decoder_start_token_id", "eos_token_id")
 """What `generation_config.json` says in place of `config.json`."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -109,7 +103,7 @@ class Published(nn.Module):
         """
         if dtype not in (None, *FLOATS):
             raise ValueError(f"dtype must be a floating-point one or None, got {dtype}")
-        folder = local_folder(name_or_folder, FILES)
+        folder = local_folder(name_or_folder)
         content = read_json(existing(folder / CONFIG))
         generation: dict[str, Any] = {}
         if (folder / GENERATION).is_file():

@@ -11,7 +11,7 @@ from helpers import assert_same, small_model
 
 import live_model
 import minitransformer as mt
-from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_model, to_graph, write
+from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_translator, to_graph, write
 from minitransformer.data import TextPair
 from minitransformer.tasks.jobs import JOBS
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 LENGTHS = [(1, 1), (1, 9), (12, 1), (2, 2), (7, 16), (16, 5), (16, 16)]
 
-translator = cache(lambda name: read_model(FOLDER / name))
+translator = cache(lambda name: read_translator(FOLDER / name))
 """The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
@@ -81,7 +81,7 @@ def test_graph_tells_nothing_of_the_machine(exported):
 
 
 def test_all_files_are_written_or_none(tmp_path, monkeypatch):
-    folder, parts = tmp_path / "number_words", (*translator("number_words"), "seven")
+    folder, parts = tmp_path / "number_words", (translator("number_words"), "seven")
     monkeypatch.setattr(live_model, "to_graph", lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write(*parts, folder)
@@ -92,7 +92,7 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
     names = {path.name for path in write(*parts, folder)}
     assert names == {path.name for path in folder.iterdir()}
     assert names == {path.name for path in (FOLDER / "number_words").iterdir()}
-    assert read_model(folder)[0].config == parts[0].config
+    assert read_translator(folder).model.config == parts[0].model.config
 
 
 # --- the page's models -----------------------------------------------------------------------
@@ -102,21 +102,21 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("src_len", "tgt_len"), [*LENGTHS, (128, 64)])
 def test_graph_of_the_page_computes_the_same(name, src_len, tgt_len):
     graph = FOLDER / name / "translator.onnx"
-    assert_computes_the_same(graph, translator(name)[0], src_len, tgt_len)
+    assert_computes_the_same(graph, translator(name).model, src_len, tgt_len)
 
 
 def test_tokenizers_of_the_page_are_those_of_training():
     trainer = JOBS["number-words"].new_trainer(mt.TrainingConfig())
-    model, *tokenizers = translator("number_words")
-    assert model.config == trainer.model.config
-    for ours, theirs in zip(tokenizers, trainer.tokenizers.values(), strict=True):
-        assert ours.to_dict() == theirs.to_dict()
+    ours = translator("number_words")
+    assert ours.model.config == trainer.model.config
+    for side, tokenizer in trainer.tokenizers.items():
+        assert ours.tokenizers[side].to_dict() == tokenizer.to_dict()
 
 
 def test_tokenizers_of_the_sentences_know_every_word():
     for pairs in mt.grammar_sentences(num_train=5_000).values():
         for tokenizer, texts in zip(
-            translator("grammar")[1:], zip(*pairs, strict=True), strict=True
+            translator("grammar").tokenizers.values(), zip(*pairs, strict=True), strict=True
         ):
             assert tokenizer.unk_id not in {i for text in texts for i in tokenizer.encode(text)}
 
@@ -124,24 +124,22 @@ def test_tokenizers_of_the_sentences_know_every_word():
 @pytest.mark.everything
 def test_models_are_as_good_as_the_page_says():
     numbers, sentences = mt.number_words(), mt.grammar_sentences(num_train=1)
-    model, *tokenizers = translator("number_words")
     assert len(numbers["held_out"]) == len(numbers["longer"]) == 2000
-    assert mt.exact_match(model, numbers["held_out"], *tokenizers) == 0.9995
-    assert mt.exact_match(model, numbers["longer"], *tokenizers) == 0
-    model, *tokenizers = translator("grammar")
-    right = mt.exact_match(model, sentences["held_out"], *tokenizers)
+    assert translator("number_words").exact_match(numbers["held_out"]) == 0.9995
+    assert translator("number_words").exact_match(numbers["longer"]) == 0
+    right = translator("grammar").exact_match(sentences["held_out"])
     assert right == pytest.approx(0.99, abs=0.002)
-    assert mt.exact_match(model, sentences["deep"], *tokenizers) == pytest.approx(0.001, abs=0.001)
+    assert translator("grammar").exact_match(sentences["deep"]) == pytest.approx(0.001, abs=0.001)
 
 
 def looks(name, text):
     """Every German token, with the English one that each (layer, head) looks at most."""
-    model, src_tokenizer, tgt_tokenizer = translator(name)
-    german = mt.translate(model, [text], src_tokenizer, tgt_tokenizer)[0]
+    german = translator(name).translate([text])[0]
+    src_tokenizer, tgt_tokenizer = translator(name).tokenizers.values()
     src, tgt_input, tgt_output = mt.collate(
         mt.encode_pairs([TextPair(text, german)], src_tokenizer, tgt_tokenizer)
     )
-    _, weights = NextToken(model)(src, tgt_input)
+    _, weights = NextToken(translator(name).model)(src, tgt_input)
     words = src_tokenizer.labels(src[0].tolist())
     return [
         (

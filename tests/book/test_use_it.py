@@ -29,13 +29,12 @@ COMPARE = "python benchmarks/exported.py "
 def exported(tmp_path_factory):
     """Where somebody has followed the page, with models that were trained before."""
     folder = tmp_path_factory.mktemp("use it")
-    model, src, tgt = live_model.read_model(live_model.FOLDER / "number_words")
-    model.save_pretrained(folder / "number-words", src=src, tgt=tgt)
+    live_model.read_translator(live_model.FOLDER / "number_words").save(folder / "number-words")
     words = mt.WordTokenizer.train(["the cat sees a dog"])
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_layers": 2, "norm_first": True}
     config = mt.TransformerConfig.decoder_only(words.vocab_size, **sizes)
-    writer = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
-    writer.save_pretrained(folder / "writer", text=words)
+    model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    mt.TextGenerator(model, words).save(folder / "writer")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for line in COMMANDS:
@@ -103,8 +102,8 @@ def test_ctranslate2_translates(folder, exported, monkeypatch, capsys):
     assert printed == "['dreihundertzweiundvierzig', 'sieben']\n"
     assert f"It prints `{printed.strip()}`" in PAGE
     texts = ["nine hundred seventy-six thousand fifty-two", "one", "twelve thousand one"]
-    parts = live_model.read_model(live_model.FOLDER / "number_words")
-    assert names["translate"](texts, beam_size=1) == mt.translate(parts[0], texts, *parts[1:])
+    translator = live_model.read_translator(live_model.FOLDER / "number_words")
+    assert names["translate"](texts, beam_size=1) == translator.translate(texts)
 
 
 def test_server_answers(exported, monkeypatch, capsys):
@@ -135,10 +134,10 @@ def test_graphs_translate(library, exported, monkeypatch, capsys):
 
 def test_transformers_writes_on(exported, monkeypatch, capsys):
     names, printed = run(program("transformers"), exported, monkeypatch, capsys)
-    model = mt.DecoderOnlyTransformer.from_pretrained(exported / "writer")
-    words = mt.Tokenizer.load(exported / "writer" / "tokenizer.json")
+    writer = mt.TextGenerator.load(exported / "writer")
+    words = writer.tokenizers["text"]
     prompts = ["the cat", "a dog sees"]
-    written = mt.complete(model, prompts, words, max_new_tokens=8)
+    written = writer.complete(prompts, max_new_tokens=8)
     new = names["written"][:, 4:].tolist()
     said = [
         words.decode_after(words.encode(prompt), row)

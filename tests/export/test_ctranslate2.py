@@ -94,8 +94,7 @@ def test_beams_find_the_same_where_length_counts_for_nothing(num_beams, tmp_path
 
 
 def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
-    model, tokenizers = trained.model, trained.tokenizers
-    to_ctranslate2(model, tmp_path / "engine", **tokenizers)
+    to_ctranslate2(trained.trained(), tmp_path / "engine")
     assert {path.name for path in (tmp_path / "engine").iterdir()} == {
         "config.json",
         "model.bin",
@@ -117,12 +116,13 @@ def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
 @pytest.mark.slow
 def test_trained_translator_answers_the_same_in_eight_bits_too(tmp_path):
     live_model = pytest.importorskip("live_model", reason="onnx is not installed")
-    model, src, tgt = live_model.read_model(live_model.FOLDER / "number_words")
+    translator = live_model.read_translator(live_model.FOLDER / "number_words")
+    src, tgt = translator.tokenizers.values()
     texts = [pair.src for pair in mt.number_words()["held_out"][:300]]
-    expected = mt.translate(model, texts, src, tgt)
+    expected = translator.translate(texts)
     for quantization, wanted in ((None, 1.0), ("int8", 0.97)):
         folder = tmp_path / str(quantization)
-        to_ctranslate2(model, folder, quantization=quantization, src=src, tgt=tgt)
+        to_ctranslate2(translator, folder, quantization=quantization)
         engine = ctranslate2.Translator(str(folder))
         sources = [[*src.labels(src.encode(text)), "<eos>"] for text in texts]
         written = engine.translate_batch(sources, beam_size=1, max_batch_size=100)

@@ -26,19 +26,12 @@ def test_what_is_there_stays(export, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-@each_engine
-def test_tokenizers_of_another_model_are_refused(export, tmp_path):
-    words = mt.WordTokenizer.train(TEXTS)
-    with pytest.raises(ValueError, match=r"tokenizers must be \['text'\] or none, got \['src'\]"):
-        export(decoder_only_model(norm_first=True), tmp_path / "engine", src=words)
-    many = mt.WordTokenizer.train(map(str, range(40)))
-    with pytest.raises(ValueError, match="tokenizer text has 45 tokens, more than the 31"):
-        export(decoder_only_model(norm_first=True), tmp_path / "engine", text=many)
-    published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(["a"]).to_dict())
-    with pytest.raises(
-        ValueError, match="text is a PublishedTokenizer, expected a tokenizer of th"
-    ):
-        export(decoder_only_model(norm_first=True), tmp_path / "engine", text=published)
+@each_by_layers
+def test_published_tokenizers_are_refused_where_tokens_have_names(export, tmp_path):
+    published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
+    writer = mt.TextGenerator(decoder_only_model(norm_first=True), published)
+    with pytest.raises(ValueError, match="text is a PublishedTokenizer, expected a tokenizer of"):
+        export(writer, tmp_path / "engine")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -53,7 +46,7 @@ def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
 @each_by_layers
 def test_relatives_are_refused_where_layers_have_names(export, tmp_path):
     gpt2 = mt.models.GPT2(mt.models.GPT2Config(30, d_model=12, num_heads=3, num_layers=2))
-    with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a relative"):
+    with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a pub"):
         export(gpt2, tmp_path / "engine")
 
 
@@ -63,6 +56,15 @@ def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
     model.decoder.layers[1].self_attention.window = 3
     with pytest.raises(ValueError, match=r"layers\.1\.self_attention\.window is not what the"):
         export(model, tmp_path / "engine")
+
+
+@pytest.mark.parametrize("export", [ONNX, TORCH])
+def test_published_tokenizer_keeps_its_files(export, tmp_path):
+    published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
+    config = mt.models.GPT2Config(31, d_model=12, num_heads=3, num_layers=1, max_len=16)
+    export(mt.TextGenerator(mt.models.GPT2(config), published), tmp_path / "engine")
+    again = mt.models.PublishedTokenizer.from_pretrained(tmp_path / "engine")
+    assert again.files == published.files
 
 
 @pytest.mark.parametrize("export", [CTRANSLATE2, TORCH])

@@ -94,7 +94,7 @@ def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     words = mt.WordTokenizer.train(TEXTS)
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "share_embeddings": True}
     model = mt.Transformer(mt.TransformerConfig(words.vocab_size, words.vocab_size, **sizes))
-    to_transformers(model, tmp_path / "both", src=words, tgt=words)
+    to_transformers(mt.Translator(model, words, words), tmp_path / "both")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "both")
     assert theirs("c a b").input_ids == [*words.encode("c a b"), 2]
     assert theirs.decode(theirs("c a b").input_ids, skip_special_tokens=True) == "c a b"
@@ -104,7 +104,7 @@ def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
 
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "norm_first": True}
     model = mt.DecoderOnlyTransformer(mt.TransformerConfig.decoder_only(words.vocab_size, **sizes))
-    to_transformers(model, tmp_path / "text", text=words)
+    to_transformers(mt.TextGenerator(model, words), tmp_path / "text")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "text")
     assert theirs("c a b").input_ids == words.begin("c a b")
 
@@ -142,4 +142,4 @@ def test_what_decoders_do_not_have_is_named(changes, message, tmp_path):
 def test_two_tokenizers_are_refused(tmp_path):
     words, letters = mt.WordTokenizer.train(TEXTS), mt.CharacterTokenizer.train(TEXTS)
     with pytest.raises(ValueError, match="one tokenizer for both sides, got two different ones"):
-        to_transformers(shared_model(), tmp_path / "engine", src=words, tgt=letters)
+        to_transformers(mt.Translator(shared_model(), words, letters), tmp_path / "engine")

@@ -132,7 +132,7 @@ def test_past_the_longest_text_there_are_no_numbers():
 @pytest.mark.slow
 def test_folder_runs_without_the_package(trained, tmp_path):
     folder = tmp_path / "engine"
-    to_torch(trained.model, folder, **trained.tokenizers)
+    to_torch(trained.trained(), folder)
     names = {"decoder.pt2", "encoder.pt2", "src_tokenizer.json", "tgt_tokenizer.json"}
     assert {path.name for path in folder.iterdir()} == names
     modules = {

@@ -18,7 +18,7 @@ from alike import (
 )
 from safetensors.torch import load_file, save_file
 
-from minitransformer import KVCache, complete, fast, generate, next_token_loss, pad_rows
+from minitransformer import KVCache, TextGenerator, fast, generate, next_token_loss, pad_rows
 from minitransformer.fast.decoding import CachedTexts, Decoding
 from minitransformer.models import GPT2, GPT2Config
 from minitransformer.published.tokenizer import PublishedTokenizer
@@ -236,7 +236,7 @@ def test_complete_writes_with_a_published_tokenizer(pair):
     assert tokenizer.begin("abc") == [0, 1, 2]
     with torch.no_grad():
         pair.ours.output_projection.weight[27:] = 0.0  # what has no letter is never best
-    texts = complete(pair.ours, ["abc", "d"], tokenizer, max_new_tokens=4)
+    texts = TextGenerator(pair.ours, tokenizer).complete(["abc", "d"], max_new_tokens=4)
     for prompt, text in zip(("abc", "d"), texts, strict=True):
         alone = generate(
             pair.ours, torch.tensor([tokenizer.encode(prompt)]), max_new_tokens=4, stop_ids=[26]

@@ -101,7 +101,7 @@ def test_rows_of_the_table_without_a_token_leave_no_trace(words, tmp_path):
     options = {"max_new_tokens": 20, "temperature": 1.0, "generator": g, "stop_ids": ()}
     drawn = mt.generate(model, torch.full((8, 1), 5), **options)
     assert (drawn >= tokenizer.vocab_size).any()  # so it does
-    assert len(mt.complete(model, ["the town"] * 8, tokenizer, **options)) == 8
+    assert len(mt.TextGenerator(model, tokenizer).complete(["the town"] * 8, **options)) == 8
 
 
 @pytest.mark.parametrize("kind", ["vit", "bert"])

@@ -148,7 +148,7 @@ def test_cells_of_the_page_run(name, tmp_path, capsys):
     made(name, tmp_path)
     page = (ROOT / "chapters" / "published.md").read_text(encoding="utf-8")
     cells = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    (cell,) = (cell for cell in cells if re.search(rf'^name = "{name}"', cell, re.MULTILINE))
+    (cell,) = (cell for cell in cells if "print(" in cell and f'"{name}"' in cell)
     exec(f"import minitransformer as mt\n{cell.replace(name, str(tmp_path))}", {})
     assert len(capsys.readouterr().out) > 2
 

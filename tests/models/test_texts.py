@@ -16,18 +16,15 @@ from tokenizers import processors as post
 from minitransformer import (
     DecoderOnlyTransformer,
     LanguageModelTrainer,
+    TextGenerator,
     Trainer,
     TrainingConfig,
     TransformerConfig,
-    bits_per_character,
-    complete,
+    Translator,
     encode_pairs,
     generate,
-    held_out_loss,
     token_stream,
-    translate,
 )
-from minitransformer.inference import end_ids
 from minitransformer.models import BART, GPT2, T5, GPT2Config, Marian, PublishedTokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
@@ -238,9 +235,9 @@ def test_pairs_learned_by_heart_are_translated(family):
     )
     history = Trainer(model, PAIRS, source, target, config).fit(progress=False)
     assert history[-1]["loss"] < 0.2
-    assert held_out_loss(model, PAIRS, source, target) < 0.2
+    assert Translator(model, source, target).held_out_loss(PAIRS) < 0.2
     sources, targets = zip(*PAIRS, strict=True)
-    assert translate(model, sources, source, target) == [
+    assert Translator(model, source, target).translate(sources) == [
         target.decode(target.encode(text)) for text in targets
     ]
 
@@ -255,13 +252,15 @@ def test_a_text_without_begin_begins_with_the_end_of_the_one_before():
     assert tokenizer.begin("one") == one
     assert tokenizer.begin("") == [end]
     model = GPT2(GPT2Config(vocab_size=tokenizer.vocab_size, d_model=12, num_heads=3, num_layers=1))
-    assert len(complete(model, ["", "two"], tokenizer, max_new_tokens=4)) == 2
+    assert len(TextGenerator(model, tokenizer).complete(["", "two"], max_new_tokens=4)) == 2
     # Its first token is to be predicted as all the others are.
     ids = torch.tensor([[end, *one, end]])
     with torch.no_grad():
         scores = model.eval()(ids[:, :-1]).log_softmax(-1)
     bits = -scores.gather(2, ids[:, 1:, None]).sum().item() / torch.tensor(2.0).log().item()
-    assert bits_per_character(model, ["one"], tokenizer) == pytest.approx(bits / 3, rel=1e-5)
+    assert TextGenerator(model, tokenizer).bits_per_character(["one"]) == pytest.approx(
+        bits / 3, rel=1e-5
+    )
 
 
 def test_a_begin_is_written_where_there_is_one():
@@ -281,7 +280,7 @@ def test_without_an_end_no_training_begins():
     with pytest.raises(ValueError, match="the tokenizer has no token that ends a text"):
         LanguageModelTrainer(model, TEXTS, tokenizer, settings)
     with pytest.raises(ValueError, match="the tokenizer has no token that begins a text"):
-        complete(model, [""], tokenizer)
+        TextGenerator(model, tokenizer).complete([""])
 
 
 def test_a_model_of_ours_ends_texts_with_its_tokenizers_end():
@@ -289,7 +288,7 @@ def test_a_model_of_ours_ends_texts_with_its_tokenizers_end():
     config = TransformerConfig.decoder_only(
         tokenizer.vocab_size, d_model=12, num_heads=3, num_layers=1, pad_id=-1
     )
-    assert end_ids(DecoderOnlyTransformer(config), tokenizer) == [3]
+    assert TextGenerator(DecoderOnlyTransformer(config), tokenizer).stop_ids == [3]
 
 
 # --- what follows
@@ -321,7 +320,7 @@ def test_completions_read_as_one_with_their_prompts(make):
         token = rest[at] if at < len(rest) else tokenizer.last_id
         return torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([token]), 0.0)
 
-    written = complete(model, [prompt], tokenizer, logits_processors=[scripted])
+    written = TextGenerator(model, tokenizer).complete([prompt], logits_processors=[scripted])
     assert prompt + written[0] == text
 
 
@@ -350,13 +349,8 @@ def test_texts_end_as_the_model_says_and_as_the_user_says_first(monkeypatch):
     options = {"max_new_tokens": 8, "temperature": 2.0}
     free = [
         generate(model, prompt, generator=torch.Generator().manual_seed(7), stop_ids=[], **options),
-        complete(
-            model,
-            ["two"],
-            tokenizer,
-            generator=torch.Generator().manual_seed(7),
-            stop_ids=[],
-            **options,
+        TextGenerator(model, tokenizer).complete(
+            ["two"], generator=torch.Generator().manual_seed(7), stop_ids=[], **options
         ),
     ]
     assert free[0].size(1) == 8
@@ -365,13 +359,8 @@ def test_texts_end_as_the_model_says_and_as_the_user_says_first(monkeypatch):
     drawn = generate(model, prompt, generator=torch.Generator().manual_seed(7), **options)
     first = free[0][0].tolist().index(model.stop_ids[0])
     assert drawn.tolist() == free[0][:, : first + 1].tolist()
-    assert set(end_ids(model, tokenizer)) == {*model.stop_ids, tokenizer.eos_id}
-    again = complete(
-        model,
-        ["two"],
-        tokenizer,
-        generator=torch.Generator().manual_seed(7),
-        stop_ids=[],
-        **options,
+    assert set(TextGenerator(model, tokenizer).stop_ids) == {*model.stop_ids, tokenizer.eos_id}
+    again = TextGenerator(model, tokenizer).complete(
+        ["two"], generator=torch.Generator().manual_seed(7), stop_ids=[], **options
     )
     assert again == free[1]

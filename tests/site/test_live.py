@@ -9,13 +9,13 @@ import torch
 from playwright.sync_api import Page, expect
 
 import minitransformer as mt
-from live_model import EXAMPLES, FOLDER, NextToken, read_model
+from live_model import EXAMPLES, FOLDER, NextToken, read_translator
 
 LIVE = "chapters/live.html"
 LABEL = "English, in the words that the model knows"
 SPLITS = {"number_words": mt.number_words, "grammar": lambda: mt.grammar_sentences(num_train=200)}
 
-translator = cache(lambda name: read_model(FOLDER / name))
+translator = cache(lambda name: read_translator(FOLDER / name))
 """The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
@@ -70,7 +70,6 @@ def large_map(page: Page) -> torch.Tensor:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_fifty_translations_are_those_of_the_package(page, name):
     generator, splits = random.Random(6), SPLITS[name]()
-    model, *tokenizers = translator(name)
     texts = [
         pair.src
         for (split, pairs), size in zip(splits.items(), (20, 10, 10, 10), strict=True)
@@ -79,7 +78,7 @@ def test_fifty_translations_are_those_of_the_package(page, name):
     assert len({len(text.split()) for text in texts}) > 5  # short and long
     choose(page, name)
     found = [translate(page, text) for text in texts]
-    assert found == mt.translate(model, texts, *tokenizers)
+    assert found == translator(name).translate(texts)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +161,13 @@ def test_one_token_at_a_time(page):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_translated(page, name):
-    model, *tokenizers = translator(name)
     choose(page, name)
     buttons = page.locator(".live-examples button:visible").all()
     assert len(buttons) == 6
     for button in buttons:
         text = button.inner_text()
         button.click()
-        german = mt.translate(model, [text], *tokenizers)[0]
+        german = translator(name).translate([text])[0]
         expect(page.get_by_role("status")).to_contain_text(
             re.compile(f"^Done, .*: {re.escape(german)}$"), timeout=30_000
         )
