@@ -99,9 +99,6 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 Masks are boolean and True means "may attend", everywhere.
 """
 
-from minitransformer import _program as _program  # before what takes its time
-
-# isort: split
 from minitransformer import efficient_attention as efficient_attention
 from minitransformer import export as export
 from minitransformer import models as models

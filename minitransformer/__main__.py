@@ -1,11 +1,13 @@
-"""The command line: train the book's main job, number words from English to German, and use it.
+"""The command line: train a model, use it, write it for other engines, and plan a larger one.
 
 python -m minitransformer train
 python -m minitransformer train --recipe fast
 python -m minitransformer train --task grammar
 torchrun --nproc-per-node 2 -m minitransformer train
 python -m minitransformer translate "three hundred forty-two"
+python -m minitransformer complete "The town lies between" --checkpoint openai-community/gpt2
 python -m minitransformer export number-words.safetensors --to ctranslate2 numbers-ctranslate2
+python -m minitransformer plan number-words.safetensors --tokens 1e9 --hardware H100
 """
 
 import argparse
@@ -14,21 +16,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from minitransformer import __version__, export, parallel
 from minitransformer.byte_pair_encoding import BPETokenizer
+from minitransformer.checkpoint import load_model
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
 from minitransformer.parallel.token_file import read_once
+from minitransformer.planner import HARDWARE, plan
 from minitransformer.tasks.jobs import JOBS, RECIPES, Job
 from minitransformer.tokenization import Tokenizer
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
-from minitransformer.translator import TextModel, Translator
+from minitransformer.translator import TextGenerator, TextModel, Translator
 
 ENGINES: dict[str, Callable[..., None]] = {
     "ctranslate2": export.to_ctranslate2,
@@ -36,7 +40,8 @@ ENGINES: dict[str, Callable[..., None]] = {
     "torch": export.to_torch,
     "transformers": export.to_transformers,
 }
-NUMBER_WORDS = "number-words"  # the main job
+NUMBER_WORDS, LANGUAGE_MODEL = "number-words", "language-model"
+Loaded = TypeVar("Loaded", bound=TextModel)
 OF_MANY = ("parts", "recompute", "compile", "time_limit")  # options of `train_together` alone
 
 
@@ -44,7 +49,7 @@ def train(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint ends, and report exact match where it says something."""
     usable_device(args.device)
     if args.checkpoint is None:
-        args.checkpoint = Path(f"{'language-model' if args.tokens else args.task}.safetensors")
+        args.checkpoint = Path(f"{LANGUAGE_MODEL if args.tokens else args.task}.safetensors")
     shares = args.checkpoint.with_suffix(".shares")
     # With RANK torchrun has started this and other processes; shares are of processes before it.
     together = args.parallel or args.tokens or "RANK" in os.environ or shares.exists()
@@ -165,21 +170,41 @@ def differences(saved: TrainingConfig, given: TrainingConfig) -> str:
     return ", ".join(f"{k}={old[k]!r}, not {new[k]!r}" for k in old if old[k] != new[k])
 
 
-def translate_texts(args: argparse.Namespace) -> None:
-    """Print each text's translation on a line of its own."""
-    if not args.checkpoint.exists():
+def loaded(kind: type[Loaded], args: argparse.Namespace) -> Loaded:
+    """What `--checkpoint` names, on the device of the command."""
+    path = Path(args.checkpoint)
+    if path.suffix == ".safetensors" and not path.exists():
         raise FileNotFoundError(
-            f"there is no checkpoint at {args.checkpoint}; "
-            "'python -m minitransformer train' makes one"
+            f"there is no checkpoint at {path}; 'python -m minitransformer train' makes one"
         )
-    translator = Translator.load(args.checkpoint, usable_device(args.device))
-    src_tokenizer = translator.tokenizers["src"]
+    return kind.load(path, usable_device(args.device))
+
+
+def translate(args: argparse.Namespace) -> None:
+    """Print the translation of each text, one a line."""
+    translator = loaded(Translator, args)
+    tokenizer = translator.tokenizers["src"]
     for text in args.text:
-        labels = src_tokenizer.labels(src_tokenizer.encode(text))
-        if "<unk>" in labels:
-            raise ValueError(f"{text!r} has a word never seen in training: {' '.join(labels)}")
-    for line in translator.translate(args.text):
-        print(line)
+        ids = tokenizer.encode(text)
+        if tokenizer.unk_id in ids:
+            words = " ".join(tokenizer.labels(ids))
+            raise ValueError(f"{text!r} has a word never seen in training: {words}")
+    print(*translator.translate(args.text, max_new_tokens=args.max_new_tokens), sep="\n")
+
+
+def complete(args: argparse.Namespace) -> None:
+    """Print each prompt and its continuation."""
+    options = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
+    torch.manual_seed(args.seed)
+    found = loaded(TextGenerator, args).complete(args.text, **options)
+    print(*map(str.__add__, args.text, found), sep="\n")
+
+
+def plan_training(args: argparse.Namespace) -> None:
+    """Print what training a model like that of a checkpoint or folder takes."""
+    model, _ = load_model(args.checkpoint, "cpu")
+    options = {name: getattr(args, name) for name in ("tokens", "gpus", "batch_size", "length")}
+    print(plan(model.config, hardware=HARDWARE[args.hardware], **options))
 
 
 def write_tokens(args: argparse.Namespace) -> None:
@@ -211,7 +236,7 @@ def export_model(args: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     main_parser = argparse.ArgumentParser(
-        prog="minitransformer", description="Number words, English to German, by a Transformer."
+        prog="minitransformer", description="Train a Transformer, use it, export it, plan one."
     )
     main_parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = main_parser.add_subparsers(required=True, metavar="command")
@@ -254,7 +279,6 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument(
         "--time-limit", type=float, help="seconds to wait for another process; 600 if left out"
     )
-    train_parser.set_defaults(run=train)
     tokens_parser = commands.add_parser("tokens", help="write the tokens of text files")
     tokens_parser.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
     tokens_parser.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
@@ -263,17 +287,37 @@ def parser() -> argparse.ArgumentParser:
     tokens_parser.set_defaults(run=write_tokens)
     translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
     translate_parser.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
-    translate_parser.set_defaults(run=translate_texts)
+    complete_parser = commands.add_parser("complete", help="continue texts with a trained model")
+    complete_parser.add_argument("text", nargs="+", help='such as "The town lies between"')
+    complete_parser.add_argument("--temperature", type=float, default=0.0, help="0 draws nothing")
+    complete_parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    plan_parser = commands.add_parser("plan", help="what training such a model takes")
+    plan_parser.add_argument("checkpoint", help="or the folder of a model, or its name on the Hub")
+    plan_parser.add_argument("--tokens", type=float, required=True, help="of the whole training")
+    plan_parser.add_argument("--gpus", type=int, default=1)
+    plan_parser.add_argument("--hardware", choices=HARDWARE, default="A100")
+    plan_parser.add_argument("--batch-size", type=int, default=1, help="rows that each GPU has")
+    plan_parser.add_argument("--length", type=int, help="tokens of a row; max_len if left out")
+    plan_parser.set_defaults(run=plan_training)
     export_parser = commands.add_parser("export", help="write a trained model for another engine")
-    export_parser.add_argument("checkpoint", type=Path, help="or the folder of a model")
+    export_parser.add_argument(
+        "checkpoint", help="or the folder of a model, or its name on the Hub"
+    )
     export_parser.add_argument("--to", choices=ENGINES, required=True)
     export_parser.add_argument("folder", type=Path, help="a new one")
     export_parser.add_argument("--quantization", help='of ctranslate2, such as "int8"')
     export_parser.set_defaults(run=export_model)
-    for sub_parser in (train_parser, translate_parser):
-        default = None if sub_parser is train_parser else Path(f"{NUMBER_WORDS}.safetensors")
+    for sub_parser, run, name in (
+        (train_parser, train, None),
+        (translate_parser, translate, NUMBER_WORDS),
+        (complete_parser, complete, LANGUAGE_MODEL),
+    ):
+        default = None if name is None else Path(f"{name}.safetensors")
         sub_parser.add_argument("--checkpoint", type=Path, default=default)
         sub_parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        if name is not None:
+            sub_parser.add_argument("--max-new-tokens", type=int, help="longest text; usually 64")
+        sub_parser.set_defaults(run=run)
     return main_parser
 
 
@@ -283,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         args = parser().parse_args(arguments)
         args.run(args)
-    except (ImportError, ValueError, OSError, FloatingPointError) as error:
+    except (ImportError, TypeError, ValueError, OSError, FloatingPointError) as error:
         # What can only happen to all of them together, the first process says alone.
         by_all = isinstance(error, FloatingPointError | InterruptedError)
         sys.exit(1 if by_all and is_another_process() else f"minitransformer: {error}")

@@ -27,6 +27,7 @@ from minitransformer.as_configured import (
     check_come_back,
     described_for_folder,
 )
+from minitransformer.checks import check_instance
 from minitransformer.config import TransformerConfig
 from minitransformer.files import named_folder, read_tensors, replacing, write_tensors
 from minitransformer.model_card import model_card
@@ -279,6 +280,7 @@ def check_tokenizers(config: TransformerConfig, tokenizers: Mapping[str, Tokeniz
     if tokenizers and tokenizers.keys() != sizes.keys():
         raise ValueError(f"tokenizers must be {list(sizes)} or none, got {list(tokenizers)}")
     for side, tokenizer in tokenizers.items():
+        check_instance(f"tokenizer {side}", tokenizer, Tokenizer)
         if tokenizer.vocab_size > sizes[side]:
             raise ValueError(
                 f"tokenizer {side} has {tokenizer.vocab_size} tokens, "

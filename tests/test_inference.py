@@ -1,5 +1,6 @@
 """Generation writes what the model's scores say: greedily, at random, in batches, alone."""
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +16,7 @@ from helpers import (
     small_model,
 )
 
+import minitransformer as mt
 from minitransformer import (
     DecoderOnlyTransformer,
     LanguageModelTrainer,
@@ -533,33 +535,49 @@ def test_completions_leave_out_the_prompt_and_need_none(copier):
 # --- a single text, texts that come one at a time, and none
 
 
-def test_a_single_text_is_refused_everywhere(copier):
+def takes_texts():
+    """The public functions and methods that take several texts, or pairs of them."""
+    places = (mt, mt.models, mt.parallel, mt.efficient_attention, mt.export)
+    public = {name: getattr(place, name) for place in places for name in place.__all__}
+    for name, value in list(public.items()):
+        if inspect.isclass(value):
+            own = {key: getattr(value, key) for key in vars(value) if not key.startswith("_")}
+            public |= {f"{name}.{key}": x for key, x in own.items() if callable(x)}
+    named = {"texts", "pairs", "prompts"}
+    public = {name: value for name, value in public.items() if callable(value)}
+    found = {n for n, value in public.items() if named & {*inspect.signature(value).parameters}}
+    # Of ids; of what the constructor checked; of texts that must be those of the checkpoint.
+    return found - {"beam_search", "Trainer.begin", "Trainer.resume", "TokenFileTrainer.resume"}
+
+
+def test_a_single_text_is_refused_everywhere(copier, tmp_path):
     model, src, tgt, _ = copier
-    writer = decoder_only_model()
-    settings = TrainingConfig(steps=2, warmup_steps=1, context_length=2)
-    for name, call in {
-        "texts": lambda: Translator(model, src, tgt).translate("a"),
-        "prompts": lambda: TextGenerator(writer, tgt).complete("a"),
-    }.items():
-        with pytest.raises(TypeError, match=f"{name} must be an iterable of texts, got a single s"):
-            call()
-    for call in (
-        lambda: token_stream("a b", tgt),
-        lambda: TextGenerator(writer, tgt).bits_per_character("a b"),
-        lambda: LanguageModelTrainer(writer, "a b", tgt, settings),
-        lambda: WordTokenizer.train("a b"),
-    ):
-        with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
-            call()
-    translator = Translator(model, src, tgt)
-    encode = partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt)
-    for call in (translator.exact_match, translator.held_out_loss, encode):
-        with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
-            call("a b")
+    writer, settings = decoder_only_model(), TrainingConfig(context_length=2)
+    translator, generator = Translator(model, src, tgt), TextGenerator(writer, tgt)
+    calls = {
+        "Translator.translate": translator.translate,
+        "Translator.exact_match": translator.exact_match,
+        "Translator.held_out_loss": translator.held_out_loss,
+        "TextGenerator.complete": generator.complete,
+        "TextGenerator.bits_per_character": generator.bits_per_character,
+        "Trainer": lambda pairs: Trainer(model, pairs, src, tgt, settings),
+        "LanguageModelTrainer": lambda texts: LanguageModelTrainer(writer, texts, tgt, settings),
+        "Tokenizer.count_pieces": WordTokenizer.count_pieces,
+        "Tokenizer.frequent_pieces": partial(WordTokenizer.frequent_pieces, vocab_size=9),
+        "encode_pairs": partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt),
+        "token_stream": partial(token_stream, tokenizer=tgt),
+        "write_tokens": lambda texts: mt.parallel.write_tokens(texts, tgt, tmp_path / "tokens"),
+    }
+    for name, kind in vars(mt).items():
+        if name.endswith("Tokenizer") and name != "Tokenizer":
+            calls[f"{name}.train"] = partial(kind.train, vocab_size=300)
+    assert takes_texts() - calls.keys() <= {"Tokenizer.train", "PublishedTokenizer.train"}
+    for call in calls.values():
+        for wrong in ("a b", ["a", 2]):
+            with pytest.raises(TypeError, match=r"(texts|pairs|prompts) must be .*(str|'a'|2)"):
+                call(wrong)
     with pytest.raises(TypeError, match="ids must be of type Tensor, got str"):
         generate(writer, "a")
-    with pytest.raises(TypeError, match="texts must be of type str, but number 1 is 2"):
-        Translator(model, src, tgt).translate(["a", 2])
 
 
 def test_texts_may_come_one_at_a_time(copier):

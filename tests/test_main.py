@@ -1,8 +1,7 @@
-"""The command line translates and trains, and answers bad input with one line."""
+"""The command line trains, uses, exports and plans; bad input is answered with one line."""
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,37 +11,31 @@ from threading import Thread
 
 import pytest
 import torch
-from helpers import SMALL_JOB, TEXTS, can_export, copying_trainer
+from helpers import SMALL_JOB, TEXTS, copying_trainer
 
 import minitransformer as mt
 import minitransformer.__main__ as command_line
-from minitransformer import (
-    TextGenerator,
-    TrainingConfig,
-    grammar_sentences,
-    load_checkpoint,
-    number_words,
-    parallel,
-)
+from minitransformer import TextGenerator, TrainingConfig, load_checkpoint, models, parallel
 from minitransformer.__main__ import main
+from minitransformer.export.folder import export_folder, exportable
 from minitransformer.tasks import jobs
+from minitransformer.tokenizer_file import common_settings
 
 pytestmark = pytest.mark.slow
 
-STEPS = 103
-
-
-@pytest.fixture
-def checkpoint(tmp_path, trained):
-    path = tmp_path / "model.safetensors"
-    trained.save(path)
-    return str(path)
+CPU = ["--device", "cpu"]
 
 
 @pytest.fixture
 def small_job(monkeypatch):
     """The main job with a few letters instead of numbers, and a model to match."""
     monkeypatch.setitem(command_line.JOBS, "number-words", SMALL_JOB)
+
+
+def run(capsys, *arguments):
+    """Run a command that must not fail; return what it printed."""
+    main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
 
 
 def fails(capsys, *arguments):
@@ -58,186 +51,169 @@ def fails(capsys, *arguments):
     return message
 
 
-# --- translate
+# --- every command takes every checkpoint and folder, or says in a line why not
 
 
-def test_translations_are_printed_a_line_each(capsys, checkpoint):
-    main(["translate", "c b a d", "a", "--checkpoint", checkpoint, "--device", "cpu"])
-    assert capsys.readouterr().out == "d a b c\na\n"
+def writer():
+    letters = mt.CharacterTokenizer.train(TEXTS)
+    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20, "norm_first": True}
+    config = mt.TransformerConfig.decoder_only(letters.vocab_size, **sizes)
+    model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    settings = TrainingConfig(steps=2, warmup_steps=1, context_length=3)
+    return mt.LanguageModelTrainer(model, TEXTS, letters, settings)
 
 
-def test_word_never_seen_is_named(capsys, checkpoint):
-    message = fails(capsys, "translate", "a", "b zebra c", "--checkpoint", checkpoint)
-    assert "'b zebra c' has a word never seen in training: b <unk> c" in message
+def published(kind, config, tokenizer, path):
+    sides = ("src", "tgt") if config.num_encoder_layers else ("text",)
+    kind(config).save_pretrained(path, **dict.fromkeys(sides, tokenizer))
 
 
-@pytest.mark.parametrize("text", ["", "   "])
-def test_empty_text_is_refused(capsys, checkpoint, text):
-    message = fails(capsys, "translate", text, "--checkpoint", checkpoint)
-    assert f"every text must have at least one token, got {text!r}" in message
-
-
-def test_text_too_long_is_refused(capsys, checkpoint):
-    message = fails(capsys, "translate", "a " * 64, "--checkpoint", checkpoint)
-    assert "65 positions is longer than max_len=64" in message
-
-
-def test_missing_checkpoint_is_named_with_the_way_to_make_one(capsys, tmp_path):
-    path = tmp_path / "nowhere.safetensors"
-    message = fails(capsys, "translate", "a", "--checkpoint", path)
-    assert f"there is no checkpoint at {path}; 'python -m minitransformer train'" in message
-
-
-@pytest.mark.parametrize("command", [["translate", "a"], ["train"]])
-@pytest.mark.parametrize("content", [b"", b"\x80\x04junk" * 9])
-def test_damaged_checkpoint_is_named(capsys, tmp_path, command, content, small_job):
-    path = tmp_path / "damaged"
-    path.write_bytes(content)
-    message = fails(capsys, *command, "--checkpoint", path)
-    assert f"{path} ({len(content)} bytes) is damaged" in message
-
-
-def test_unknown_device_is_refused(capsys, checkpoint):
-    message = fails(capsys, "translate", "a", "--checkpoint", checkpoint, "--device", "nonsense")
-    assert "nonsense" in message
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_missing_gpu_is_refused(capsys, checkpoint):
-    message = fails(capsys, "translate", "a", "--checkpoint", checkpoint, "--device", "cuda")
-    assert re.search("CUDA|NVIDIA driver", message)  # a build without CUDA, or one without a GPU
-
-
-# --- export
-
-
-FILES = {
-    "ctranslate2": "config.json, model.bin, source_vocabulary.json, src_tokenizer.json, ",
-    "onnx": "decoder.onnx, encoder.onnx, src_tokenizer.json, tgt_tokenizer.json",
-    "torch": "decoder.pt2, encoder.pt2, src_tokenizer.json, tgt_tokenizer.json",
+WORDS = mt.WordTokenizer.train(TEXTS)
+VOCAB = {"<pad>": 0, "</s>": 1, "?": 2, "a": 3, "b": 4}
+THEIRS = models.PublishedTokenizer.from_dict(
+    {
+        "added_tokens": common_settings(["<pad>", "</s>"])["added_tokens"],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": VOCAB, "unk_token": "?"},
+    }
+)
+SIZES = {"vocab_size": WORDS.vocab_size, "d_model": 12, "num_heads": 3, "max_len": 32}
+GPT2 = models.GPT2Config(**SIZES, num_layers=1)
+T5 = models.T5Config(WORDS.vocab_size, d_model=12, num_heads=3, num_encoder_layers=1, d_ff=20)
+BERT = models.BERTConfig(**SIZES, num_layers=1, d_ff=20)
+KINDS = {
+    "translator.safetensors": lambda path: copying_trainer().save(path),
+    "translator": lambda path: copying_trainer().trained().save(path),
+    "writer.safetensors": lambda path: writer().save(path),
+    "writer": lambda path: writer().trained().save(path),
+    "GPT-2": lambda path: published(models.GPT2, GPT2, WORDS, path),
+    "GPT-2 with a published tokenizer": lambda path: published(models.GPT2, GPT2, THEIRS, path),
+    "T5": lambda path: published(models.T5, T5, WORDS, path),
+    "T5 with a published tokenizer": lambda path: published(models.T5, T5, THEIRS, path),
+    "no tokenizers": lambda path: copying_trainer().model.save_pretrained(path),
+    "BERT": lambda path: models.BERT(BERT).save_pretrained(path),
+}
+OURS = {"translator.safetensors", "translator", "writer.safetensors", "writer"}
+TRANSLATORS = {name for name in KINDS if name.startswith(("translator", "T5"))}
+T5S = {"T5", "T5 with a published tokenizer"}
+WRITERS = {name for name in KINDS if name.startswith(("writer", "GPT-2"))}
+COMMANDS = {
+    "translate": ("translate x --max-new-tokens 3 --device cpu --checkpoint KIND", TRANSLATORS),
+    "complete": ("complete x --max-new-tokens 3 --device cpu --checkpoint KIND", WRITERS),
+    "export of graphs": ("export KIND --to torch engine", TRANSLATORS | WRITERS),
+    "export of layers": ("export KIND --to transformers engine", OURS & WRITERS),
+    "plan": ("plan KIND --tokens 1e6", {*KINDS} - T5S - {"BERT"}),
 }
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_takes_what_is_saved_or_says_why_not(command, kind, tmp_path, capsys, monkeypatch):
+    def export_without_tracing(model, folder):
+        with export_folder(folder, exportable(model)[1]):
+            pass
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(command_line.ENGINES, "torch", export_without_tracing)
+    KINDS[kind](Path(kind))
+    line, takes = COMMANDS[command]
+    arguments = [{"x": "a b", "KIND": kind}.get(word, word) for word in line.split()]
+    if kind in takes:
+        assert run(capsys, *arguments).endswith("\n")
+    else:
+        assert fails(capsys, *arguments)
+        assert os.listdir() == [kind]
+
+
+def test_translation_and_completion_are_what_the_models_write(tmp_path, capsys, trained):
+    trained.save(tmp_path / "backwards")
+    options = ["--checkpoint", tmp_path / "backwards", *CPU]
+    assert run(capsys, "translate", "c b a d", "a", *options) == "d a b c\na\n"
+    model = writer()
+    model.save(tmp_path / "writer")
+    options = ["--checkpoint", tmp_path / "writer", *CPU, "--temperature", 2, "--seed", 3]
+    torch.manual_seed(3)
+    text = "a b" + model.trained().complete(["a b"], temperature=2.0)[0]
+    assert run(capsys, "complete", "a b", *options) == f"{text}\n"
+
+
 @pytest.mark.parametrize(
-    ("engine", "files"),
-    [pytest.param(engine, files, marks=can_export(engine)) for engine, files in FILES.items()],
-)
-def test_export_names_its_files(capsys, checkpoint, tmp_path, engine, files):
-    folder = tmp_path / "engine"
-    main(["export", checkpoint, "--to", engine, str(folder)])
-    assert capsys.readouterr().out.startswith(f"{folder}: {files}")
-    message = fails(capsys, "export", checkpoint, "--to", engine, folder)
-    assert f"{folder} is there already" in message
-
-
-@can_export("ctranslate2")
-def test_folder_of_a_model_is_exported_too(capsys, trained, tmp_path):
-    trained.model.save_pretrained(tmp_path / "model", **trained.tokenizers)
-    arguments = ["--to", "ctranslate2", tmp_path / "engine", "--quantization", "int8"]
-    main(["export", *map(str, [tmp_path / "model", *arguments])])
-    assert "model.bin" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "message"),
     [
-        (["--to", "transformers"], "Marian or Pegasus of transformers has share_embeddings=True"),
-        (["--to", "torch", "--quantization", "int8"], "is for --to ctranslate2, not for torch"),
-        pytest.param(
-            ["--to", "ctranslate2", "--quantization", "int3"],
-            "quantization must be one of",
-            marks=can_export("ctranslate2"),
-        ),
+        (["translate", "b zebra c"], "'b zebra c' has a word never seen in training: b <unk> c"),
+        (["translate", "  "], "every text must have at least one token, got '  '"),
+        (["translate", "a " * 64], "65 positions is longer than max_len=64"),
+        (["translate", "a", "--device", "nonsense"], "device 'nonsense' cannot be used"),
+        (["export", "--to", "transformers"], "of transformers has share_embeddings=True"),
+        (["export", "--to", "torch", "--quantization", "int8"], "is for --to ctranslate2, not for"),
+        (["export", "--to", "onnx"], "this takes onnx: pip install 'minitransformer[export]'"),
+        (["plan", "--tokens", "0"], "tokens must be"),
     ],
 )
-def test_what_cannot_be_exported_is_told_in_a_line(capsys, checkpoint, tmp_path, options, message):
-    folder = tmp_path / "engine"
-    assert message in fails(capsys, "export", checkpoint, folder, *options)
-    assert not folder.exists()
-
-
-def test_missing_library_is_told_in_a_line(capsys, checkpoint, tmp_path, monkeypatch):
+def test_what_cannot_be_done_is_told_in_a_line(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    message = fails(capsys, "export", checkpoint, "--to", "onnx", tmp_path / "engine")
-    assert "this takes onnx: pip install 'minitransformer[export]'" in message
+    copying_trainer().save("model")
+    place = {"export": ["model", "engine"], "plan": ["model"]}
+    arguments += place.get(arguments[0], ["--checkpoint", "model"])
+    assert message in fails(capsys, *arguments)
+    assert os.listdir() == ["model"]
+
+
+@pytest.mark.parametrize("command", [["translate", "a"], ["complete", "a"], ["train"]])
+@pytest.mark.parametrize("content", [b"", b"\x80\x04junk" * 9])
+@pytest.mark.usefixtures("small_job")
+def test_damaged_checkpoint_is_named(capsys, tmp_path, command, content):
+    path = tmp_path / "damaged"
+    path.write_bytes(content)
+    message = fails(capsys, *command, *CPU, "--checkpoint", path)
+    assert f"{path} ({len(content)} bytes) is damaged" in message
 
 
 # --- train
 
 
 @pytest.mark.usefixtures("small_job")
-def test_training_saves_and_reports_every_split(capsys, tmp_path):
+def test_training_reports_every_split_and_goes_on_after_the_last_checkpoint(capsys, tmp_path):
     path = tmp_path / "model.safetensors"
-    main(["train", "--steps", str(STEPS), "--checkpoint", str(path), "--device", "cpu"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"trained {STEPS} steps; saved to {path}"
-    assert lines[-1].startswith("longer: millions and thousands in one number, which training")
-    for line, name in zip(lines[1:-1], ["held_out", "composition", "longer"], strict=True):
-        assert re.fullmatch(rf"exact match, {name} +\d+\.\d\d% of 10", line)
-    _, state = load_checkpoint(path)
-    assert state["training"]["steps"] == state["step"] == STEPS
-
-
-@pytest.mark.usefixtures("small_job")
-def test_training_goes_on_after_the_last_checkpoint(capsys, tmp_path):
-    stopped = copying_trainer(STEPS, batch_size=128, warmup_steps=STEPS // 4, seed=0)
-    assert stopped.config == TrainingConfig(steps=STEPS, warmup_steps=STEPS // 4)
-    path = tmp_path / "model.safetensors"
-    stopped.history = [{"step": STEPS - 2, "loss": 1.5}]
+    stopped = copying_trainer(8, batch_size=128, warmup_steps=2, seed=0)
+    assert stopped.config == TrainingConfig(steps=8, warmup_steps=2)
+    stopped.history = [{"step": 6, "loss": 1.5}]
     stopped.save(path)
-    main(["train", "--steps", str(STEPS), "--checkpoint", str(path), "--device", "cpu"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [
-        f"{path}: going on after step {STEPS - 2} of {STEPS}",
-        f"trained {STEPS} steps; saved to {path}",
-    ]
-    history = load_checkpoint(path)[1]["history"]
-    assert [row["step"] for row in history] == [STEPS - 2, STEPS - 1, STEPS]
+    first, second, *rows, remark = run(
+        capsys, "train", "--steps", 8, "--checkpoint", path, *CPU
+    ).splitlines()
+    assert first == f"{path}: going on after step 6 of 8"
+    assert second == f"trained 8 steps; saved to {path}"
+    assert remark.startswith("longer: millions and thousands in one number, which training")
+    for line, name in zip(rows, ["held_out", "composition", "longer"], strict=True):
+        assert re.fullmatch(rf"exact match, {name} +\d+\.\d\d% of 10", line)
+    state = load_checkpoint(path)[1]
+    assert [row["step"] for row in state["history"]] == [6, 7, 8]
 
 
 @pytest.mark.usefixtures("small_job")
 @pytest.mark.parametrize(
-    ("options", "difference"),
+    ("options", "message"),
     [
-        (["--steps", "104"], f"steps={STEPS}, not 104, warmup_steps=25, not 26"),
-        (["--steps", str(STEPS), "--seed", "3"], "seed=0, not 3"),
-        (
-            ["--steps", str(STEPS), "--precision", "bf16", "--seed", "3"],
-            "precision='fp32', not 'bf16', seed=0, not 3",
-        ),
+        ("--steps 9", "was trained with steps=8, not 9;"),
+        ("--steps 8 --seed 3", "was trained with seed=0, not 3; give the same settings"),
+        ("--steps 0", "steps must be at least 1, got 0"),
+        ("--steps 1", "warmup_steps must be below steps, got 1 and 1"),
+        ("--compile", "--compile would have no effect"),
+        ("--recompute --time-limit 5", "--recompute --time-limit would have no effect"),
+        ("--tokens nowhere --recipe fast", "--recipe fast is for a --task"),
+        ("--checkpoint nowhere/model", "the folder of the checkpoint does not exist: nowhere"),
     ],
 )
-def test_other_settings_on_resuming_are_refused(capsys, tmp_path, options, difference):
-    path = tmp_path / "model.safetensors"
-    copying_trainer(STEPS, batch_size=128, warmup_steps=25, seed=0).save(path)
-    content = path.read_bytes()
-    message = fails(capsys, "train", *options, "--checkpoint", path)
-    assert f"{path} was trained with {difference}; give the same settings" in message
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ("0", "steps must be at least 1, got 0"),
-        ("1", "warmup_steps must be below steps, got 1 and 1"),
-    ],
-)
-def test_bad_settings_are_refused(capsys, tmp_path, steps, message):
-    path = tmp_path / "model.safetensors"
-    assert message in fails(capsys, "train", "--steps", steps, "--checkpoint", path)
-    assert not path.exists()
-
-
-@pytest.mark.usefixtures("small_job")
-def test_missing_folder_is_refused_before_any_training(capsys, tmp_path, monkeypatch):
-    def train_step(*_):
-        pytest.fail("trained although the checkpoint cannot be saved")
-
-    monkeypatch.setattr(command_line.Trainer, "train_step", train_step)
-    path = tmp_path / "nowhere" / "model.safetensors"
-    message = fails(capsys, "train", "--checkpoint", path)
-    assert f"the folder of the checkpoint does not exist: {path.parent}" in message
+def test_settings_that_do_not_fit_are_refused(capsys, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_line.Trainer, "train_step", None)
+    copying_trainer(8, batch_size=128, warmup_steps=2, seed=0).save("number-words.safetensors")
+    content = Path("number-words.safetensors").read_bytes()
+    assert message in fails(capsys, "train", *CPU, *options.split())
+    assert os.listdir() == ["number-words.safetensors"]
+    assert Path("number-words.safetensors").read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -261,28 +237,63 @@ def test_whatever_stops_training_is_told_in_a_line(monkeypatch, tmp_path, error,
 
 @pytest.mark.usefixtures("small_job")
 @pytest.mark.parametrize(("steps", "warmup"), [(2, 1), (50, 12), (103, 25), (399, 99), (400, 100)])
-def test_warm_up_shrinks_with_the_steps(tmp_path, monkeypatch, steps, warmup):
-    configs = []
-    monkeypatch.setattr(command_line.Trainer, "fit", lambda self, **_: configs.append(self.config))
-    path = str(tmp_path / "model.safetensors")
-    main(["train", "--steps", str(steps), "--checkpoint", path, "--device", "cpu"])
-    assert [(config.steps, config.warmup_steps) for config in configs] == [(steps, warmup)]
-    assert command_line.JOBS["number-words"].settings == {}
+def test_warm_up_shrinks_with_the_steps(steps, warmup):
+    args = command_line.parser().parse_args(["train", "--steps", str(steps)])
+    config = command_line.settings(args)
+    assert (config.steps, config.warmup_steps) == (steps, warmup)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--compile"], "--compile would have no effect"),
-        (["--parts", "0"], "--parts would have no effect"),
-        (["--recompute", "--time-limit", "5"], "--recompute --time-limit would have no effect"),
-        (["--tokens", "nowhere", "--recipe", "fast"], "--recipe fast is for a --task"),
-    ],
-)
-def test_options_without_effect_are_refused(capsys, tmp_path, monkeypatch, options, message):
+@pytest.mark.usefixtures("small_job")
+def test_parallel_without_torchrun_is_one_process(capsys, tmp_path):
+    path = tmp_path / "model.safetensors"
+    options = ["--steps", 8, "--checkpoint", path, *CPU]
+    printed = run(capsys, "train", *options, "--parallel", "ddp", "--parts", 2, "--recompute")
+    assert printed.startswith(f"trained 8 steps; saved to {path}\n")
+    state = load_checkpoint(path)[1]
+    assert (state["step"], state["parts"]) == (8, 2)
+    path.unlink()
+    run(capsys, "train", *options)  # also without saying so it goes on from the shares
+    assert load_checkpoint(path)[1] == state
+
+
+@pytest.mark.parametrize(("task", "recipe"), [("grammar", "usual"), ("number-words", "fast")])
+def test_task_trains_with_its_own_settings(capsys, tmp_path, monkeypatch, task, recipe):
+    own = jobs.RECIPES[recipe][task].settings
+    small = replace(SMALL_JOB, settings=own, measured=(), remark="")
+    monkeypatch.setitem(jobs.RECIPES[recipe], task, small)
     monkeypatch.chdir(tmp_path)
-    assert message in fails(capsys, "train", "--device", "cpu", *options)
-    assert list(tmp_path.iterdir()) == []
+    options = ["--task", task, "--recipe", recipe, "--steps", 8, *CPU]
+    saved = f"{task}.safetensors"
+    assert run(capsys, "train", *options) == f"trained 8 steps; saved to {saved}\n"
+    found = load_checkpoint(saved)[1]["training"]
+    wanted = own | {"steps": 8, "warmup_steps": 2}
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("recipe", command_line.RECIPES)
+@pytest.mark.parametrize("name", command_line.JOBS)
+def test_job_begins_the_same_from_a_seed(name, recipe):
+    seeds, few = [], {"train": mt.number_words(4, num_train=300, num_held_out=5)["train"]}
+    job = command_line.RECIPES[recipe][name]
+    job = replace(job, splits=lambda seed: seeds.append(seed) or few)
+    config = TrainingConfig(**(job.settings | {"seed": 4}))
+    trainers = []
+    for _ in range(2):  # with another global generator
+        trainers.append(job.new_trainer(config))
+        trainers[-1].train_step(trainers[-1].examples[:2])
+    assert seeds == [4, 4]
+    assert len(trainers[0].examples) == 300
+    both = zip(*(trainer.model.parameters() for trainer in trainers), strict=True)
+    assert all(torch.equal(parameter, same) for parameter, same in both)
+
+
+def test_fast_recipe_is_asked_the_same():
+    usual, fast = (jobs.RECIPES[name]["number-words"] for name in ("usual", "fast"))
+    splits = [job.splits(2) for job in (usual, fast)]
+    assert list(splits[0]) == list(splits[1]) == ["train", *fast.measured]
+    assert splits[0]["train"] != splits[1]["train"]
+    assert all(splits[0][name] == splits[1][name] for name in fast.measured)
+    assert any("million" in p.src and "thousand" in p.src for p in splits[1]["train"])
 
 
 # --- tokens
@@ -354,16 +365,16 @@ def test_tokens_of_files_train_a_language_model(capsys, tmp_path):
     main(["tokens", *paths[:2], "--to", paths[2], "--vocab-size", "262"])
     number = len(parallel.TokenFile(paths[2]).tokens)
     assert capsys.readouterr().out == f"{paths[2]}: {number} tokens of a vocabulary of 262\n"
-    options = ["--steps", str(STEPS), "--checkpoint", paths[3], "--device", "cpu"]
+    options = ["--steps", str(16), "--checkpoint", paths[3], "--device", "cpu"]
     main(["train", "--tokens", paths[2], *options])
-    assert capsys.readouterr().out == f"trained {STEPS} steps; saved to {paths[3]}\n"
+    assert capsys.readouterr().out == f"trained {16} steps; saved to {paths[3]}\n"
     tokenizer = TextGenerator.load(paths[3]).tokenizers["text"]
     assert tokenizer.vocab_size == 262
     history = load_checkpoint(paths[3])[1]["history"]
     assert history[-1]["loss"] < history[0]["loss"] / 2
     rmtree(tmp_path / "model.shares")  # the file alone is enough to go on from
     main(["train", "--tokens", paths[2], *options])
-    assert f"{paths[3]}: going on after step {STEPS} of {STEPS}" in capsys.readouterr().out
+    assert f"{paths[3]}: going on after step {16} of {16}" in capsys.readouterr().out
     assert load_checkpoint(paths[3])[1]["history"] == history
 
 
@@ -374,19 +385,6 @@ def test_tokenizer_of_a_file_is_taken(capsys, tmp_path, trained):
     main(["tokens", *map(str, [*arguments, "--tokenizer", tmp_path / "tokenizer.json"])])
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'to'}: 7 tokens of a vocabulary of")
     assert "is there already" in fails(capsys, "tokens", *arguments)
-
-
-@pytest.mark.usefixtures("small_job")
-def test_parallel_without_torchrun_is_one_process(capsys, tmp_path):
-    path = tmp_path / "model.safetensors"
-    options = ["--steps", str(STEPS), "--checkpoint", str(path), "--device", "cpu"]
-    main(["train", *options, "--parallel", "ddp", "--parts", "2", "--recompute"])
-    assert capsys.readouterr().out.startswith(f"trained {STEPS} steps; saved to {path}\n")
-    _, state = load_checkpoint(path)
-    assert (state["step"], state["parts"]) == (STEPS, 2)
-    path.unlink()
-    main(["train", *options])  # also without saying so it goes on from the shares
-    assert load_checkpoint(path)[1] == state
 
 
 # --- as a program
@@ -409,26 +407,6 @@ def test_version_is_said(capsys):
     )
 
 
-PRESS = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
-@pytest.mark.parametrize("installed", [False, True], ids=["-m", "installed"])
-def test_interrupt_while_it_loads_is_one_line(tmp_path, installed):
-    (tmp_path / "torch.py").write_text(PRESS)  # Ctrl-C, as soon as PyTorch is asked for
-    (tmp_path / "minitransformer").write_text("from minitransformer.__main__ import main\nmain()")
-    program = [str(tmp_path / "minitransformer")] if installed else ["-m", "minitransformer"]
-    path = os.pathsep.join([str(tmp_path), str(Path(mt.__file__).parent.parent)])
-    done = subprocess.run(
-        [sys.executable, *program, "train"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    assert (done.stdout, done.stderr) == ("", "\nminitransformer: stopped\n")
-    assert done.returncode == -signal.SIGINT
-
-
 def test_module_runs_as_a_program(tmp_path):
     def run(*arguments):
         command = [sys.executable, "-m", "minitransformer", *arguments]
@@ -446,67 +424,3 @@ def test_module_runs_as_a_program(tmp_path):
         r"minitransformer: there is no checkpoint at number-words\.safetensors; .* makes one\n",
         failed.stderr,
     )
-
-
-@pytest.mark.parametrize("recipe", command_line.RECIPES)
-@pytest.mark.parametrize("name", command_line.JOBS)
-def test_job_begins_the_same_from_a_seed(name, recipe):
-    seeds, few = [], {"train": number_words(4, num_train=300, num_held_out=5)["train"]}
-    job = command_line.RECIPES[recipe][name]
-    job = replace(job, splits=lambda seed: seeds.append(seed) or few)
-    config = TrainingConfig(**(job.settings | {"seed": 4}))
-    torch.manual_seed(1)
-    trainer = job.new_trainer(config)
-    torch.manual_seed(2)
-    again = job.new_trainer(config)
-    assert seeds == [4, 4]
-    assert len(trainer.examples) == 300
-    assert trainer.train_step(trainer.examples[:2])["loss"] > 0
-    again.train_step(again.examples[:2])
-    for parameter, same in zip(trainer.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(parameter, same)
-
-
-def test_fast_recipe_is_asked_the_same():
-    usual, fast = (jobs.RECIPES[name]["number-words"] for name in ("usual", "fast"))
-    splits = [job.splits(2) for job in (usual, fast)]
-    assert splits[0]["train"] != splits[1]["train"]
-    for name in fast.measured:
-        assert splits[0][name] == splits[1][name]
-    assert any("million" in p.src and "thousand" in p.src for p in splits[1]["train"])
-    assert fast.remark == ""
-
-
-def test_fast_recipe_trains_with_its_own_settings(capsys, tmp_path, monkeypatch):
-    settings = jobs.FAST["number-words"].settings
-    small = replace(SMALL_JOB, settings=settings, measured=(), remark="")
-    monkeypatch.setitem(jobs.FAST, "number-words", small)
-    monkeypatch.chdir(tmp_path)
-    main(["train", "--recipe", "fast", "--steps", "40", "--device", "cpu"])
-    assert capsys.readouterr().out == "trained 40 steps; saved to number-words.safetensors\n"
-    config = load_checkpoint("number-words.safetensors")[1]["training"]
-    assert (config["optimizer"], config["schedule"]) == ("muon", "linear")
-    told = fails(capsys, "train", "--steps", 103, "--device", "cpu")
-    assert "number-words.safetensors was trained on other texts" in told
-
-
-def test_jobs_have_the_splits_that_they_measure(monkeypatch):
-    monkeypatch.setattr(
-        jobs,
-        "grammar_sentences",
-        lambda seed, num_train: grammar_sentences(seed, num_train=3, num_held_out=2),
-    )
-    for job in (command_line.JOBS["number-words"], command_line.JOBS["grammar"]):
-        assert list(job.splits(0)) == ["train", *job.measured]
-
-
-def test_task_trains_with_its_own_settings(capsys, tmp_path, monkeypatch):
-    job = replace(SMALL_JOB, settings=command_line.JOBS["grammar"].settings, measured=(), remark="")
-    monkeypatch.setitem(command_line.JOBS, "grammar", job)
-    monkeypatch.chdir(tmp_path)
-    main(["train", "--task", "grammar", "--steps", str(STEPS), "--device", "cpu"])
-    assert capsys.readouterr().out == f"trained {STEPS} steps; saved to grammar.safetensors\n"
-    config = load_checkpoint("grammar.safetensors")[1]["training"]
-    assert (config["batch_size"], config["label_smoothing"]) == (96, 0.0)
-    main(["translate", "c a", "--checkpoint", "grammar.safetensors", "--device", "cpu"])
-    assert capsys.readouterr().out.endswith("\n")

@@ -158,9 +158,10 @@ class PublishedTokenizer(Tokenizer):
             [1]
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for name in {*FILES} - self.files.keys():  # of another tokenizer: which would be read?
-            Path(folder, name).unlink(missing_ok=True)
-        for name in self.files.keys() - {"config.json"}:  # which is the model's
+        for name in {*FILES} - {"config.json"}:  # which is the model's
+            if name not in self.files:  # of another tokenizer: which would be read?
+                Path(folder, name).unlink(missing_ok=True)
+                continue
             with replacing(Path(folder, name)) as unfinished:
                 unfinished.write_bytes(self.files[name])
 

@@ -533,3 +533,10 @@ def test_libraries_are_asked_for_by_the_extra(name, tmp_path, monkeypatch):
         ImportError, match=rf"this takes {name}: pip install 'minitransformer\[hub\]'"
     ):
         PublishedTokenizer.from_pretrained(t5_folder(tmp_path))
+
+
+def test_saved_beside_a_model_it_leaves_the_models_configuration(tmp_path):
+    words = PublishedTokenizer.from_dict(WordTokenizer.train(["a b"]).to_dict())
+    (tmp_path / "config.json").write_text("{}")
+    words.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").read_text() == "{}"
