@@ -12,7 +12,7 @@ what share of a step is matrix products, in a profile.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -48,18 +48,17 @@ from minitransformer import (
     label_smoothing_loss,
     next_token_loss,
 )
-from minitransformer.fast.attention import attend
 from minitransformer.fast.reserved_cache import ReservedCache
-from minitransformer.fast.training import packed_attention
 from minitransformer.fast.turned import KEPT, turned
+from minitransformer.packing import POSITION_WISE
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 
-def everything_is_real(packing: Packing, real: Tensor) -> None:
+def everything_is_real(packing: Packing, real: Tensor | None) -> None:
     """A `Packing` that packs nothing."""
-    packing.shape, packing.index = real.shape, None
+    packing.index = None
 
 
 def loss_of_all_logits(hidden: Tensor, weight: Tensor, targets: Tensor, **options: Any) -> Tensor:
@@ -68,17 +67,38 @@ def loss_of_all_logits(hidden: Tensor, weight: Tensor, targets: Tensor, **option
 
 
 def one_projection(
-    attention: MultiHeadAttention, mask: PackedMask, x: Tensor, memory: Tensor | None = None
+    attention: MultiHeadAttention, x: Tensor, key: Tensor, value: Tensor, mask: Any
 ) -> Tensor:
-    """`packed_attention` with one product for queries, keys and values of self-attention."""
-    if memory is not None or attention.rotary is not None:
-        return packed_attention(attention, mask, x, memory)
+    """`MultiHeadAttention.forward` with one product for self-attention's queries, keys, values."""
+    if key is not x or attention.rotary is not None:
+        return FORWARD(attention, x, key, value, mask)
     maps = (attention.w_q, attention.w_k, attention.w_v)
     weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
-    heads = attention.split_heads(mask.queries.unpack(F.linear(x, weight, bias)))
-    queries, keys, values = heads.chunk(3, dim=-3)
-    heads = attend(attention, queries, keys, values, mask.mask)
-    return attention.w_o(mask.queries.pack(heads.transpose(-3, -2).flatten(-2)))
+    packed = (
+        mask if isinstance(mask, PackedMask) else PackedMask(mask, Packing(None), Packing(None))
+    )
+    heads = attention.split_heads(packed.queries.unpack(F.linear(x, weight, bias)))
+    heads = attention.attend(*heads.chunk(3, dim=-3), packed.mask).transpose(-3, -2).flatten(-2)
+    return attention.w_o(packed.queries.pack(heads))
+
+
+FORWARD = MultiHeadAttention.forward
+
+
+@contextmanager
+def one_projection_everywhere() -> Iterator[None]:
+    """Inside the block self-attention has one product."""
+
+    def forward(
+        self: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, cache: Any = None
+    ) -> Tensor:
+        return one_projection(self, query, key, value, mask)
+
+    with (
+        patch.object(MultiHeadAttention, "forward", forward),
+        patch.dict(POSITION_WISE, {forward: POSITION_WISE[FORWARD]}),
+    ):
+        yield
 
 
 def turned_anew(maps: Sequence[nn.Module]) -> Tensor:
@@ -123,7 +143,7 @@ def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Call
 
 def training_rows() -> Iterator[Row]:
     """What is done to training steps."""
-    module = "minitransformer.fast.training"
+    module = "minitransformer.loss"
     for where, model, batches in steps():
         step = repeated_step(model, batches)
         yield switched(
@@ -139,12 +159,12 @@ def training_rows() -> Iterator[Row]:
         yield switched(
             f"{where}: PyTorch's dropout",
             step,
-            lambda: patch(f"{module}.drop", Dropout.__call__),
+            lambda: patch.object(Dropout, "forward", nn.Dropout.forward),
         )
         yield switched(
             f"{where}: one projection for q, k, v",
             step,
-            lambda: patch(f"{module}.packed_attention", one_projection),
+            one_projection_everywhere,
         )
         if len(batches) == 1:  # each shape would be compiled by itself
             compiled = deepcopy(model)
@@ -169,8 +189,7 @@ def attention_rows() -> Iterator[Row]:
                     heads(*tensors, "causal").sum().backward()
 
             name = f"attention, {rows} x {length}, {str(dtype)[6:]}: {way}"
-            fastest = partial(run, partial(attend, ours))
-            yield Row(name, {OURS: fastest, WITHOUT: partial(run, ways[way])})
+            yield Row(name, {OURS: partial(run, ours.attend), WITHOUT: partial(run, ways[way])})
 
 
 def generation_rows() -> Iterator[Row]:

@@ -94,7 +94,8 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `published` | | a room: what their files hold |
 | `parallel` | | a room: training on many processes, by PyTorch's engine |
-| `export`, `fast` | | rooms: to other engines; packed training, decoding around the modules |
+| `packing` | | a batch without its padding |
+| `export`, `fast` | | rooms: to other engines; decoding around the modules |
 
 Masks are boolean and True means "may attend", everywhere.
 """
@@ -132,7 +133,6 @@ from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.evaluation import EarlyStopping
-from minitransformer.fast.packing import PackedMask, Packing
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import generate
 from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
@@ -147,6 +147,7 @@ from minitransformer.logits_processors import (
 from minitransformer.loss import label_smoothing_loss, linear_cross_entropy, next_token_loss
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.optimizers import ParameterRule, new_optimizer, parameter_rules
+from minitransformer.packing import PackedMask, Packing
 from minitransformer.planner import HARDWARE, Hardware, Plan, plan
 from minitransformer.plotting import (
     plot_attention,

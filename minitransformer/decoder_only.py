@@ -15,6 +15,7 @@ from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Encoder
+from minitransformer.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.transformer import TokenModel, cached_length
 
 __all__ = ["DecoderOnlyTransformer"]
@@ -99,6 +100,30 @@ class DecoderOnlyTransformer(TokenModel):
             mask = real & seen
         x = self.dropout(self.embed(self.embedding, ids, start, left_padding))
         return self.output_projection(self.decoder(x, mask, caches))
+
+    def hidden(self, ids: Tensor, *, needed: Tensor, mask: Mask = "causal") -> Tensor:
+        """What `forward` scores at the positions that are needed; padding is not computed.
+
+        Args:
+            ids: (b, t), an integer dtype.
+            needed: boolean, (b, t).
+            mask: see `decode`.
+
+        Returns:
+            A vector for each needed position, row after row, (n, d).
+
+        Raises:
+            TypeError: as in `forward`.
+            ValueError: as in `forward`.
+        """
+        check_ids("ids", ids)
+        packs = isinstance(mask, str) and takes_packed(self.decoder)
+        if isinstance(mask, str):
+            check_padding("ids", ids, self.config.pad_id)
+        # What comes after the last needed one is seen by none before it.
+        rows = Packing(up_to_last(needed) if packs else None)
+        x = rows.pack(self.dropout(self.embed(self.embedding, ids)))
+        return self.decoder(x, packed_mask(mask, rows, rows))[rows.pack(needed)]
 
     def forward(self, ids: Tensor, mask: Mask = "causal") -> Tensor:
         """Score the token that follows each position; as `decode`."""

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from minitransformer.attention import Mask
 from minitransformer.checks import check_at_least_1
 from minitransformer.decoding import KVCache
+from minitransformer.dropout import Dropout
 from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import NORMS, ResidualConnection
+from minitransformer.layer_norm import NORMS, LayerNorm, ResidualConnection, RMSNorm
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.packing import POSITION_WISE, PackedMask
 
 __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
 
@@ -78,7 +80,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Mask | None = None,
+        src_mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
         """Transform the source.
@@ -148,8 +150,8 @@ class DecoderLayer(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        tgt_mask: Mask | PackedMask | None = None,
+        memory_mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
         """Transform the target, looking at the encoder's output.
@@ -195,7 +197,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         src: Tensor,
-        src_mask: Mask | None = None,
+        src_mask: Mask | PackedMask | None = None,
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
@@ -230,8 +232,8 @@ class Decoder(nn.Module):
         self,
         tgt: Tensor,
         memory: Tensor,
-        tgt_mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        tgt_mask: Mask | PackedMask | None = None,
+        memory_mask: Mask | PackedMask | None = None,
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """Transform embedded tokens, (b, t, d); arguments as in `DecoderLayer`, a cache a layer."""
@@ -246,3 +248,14 @@ def final_norm(layer_options: dict[str, Any]) -> nn.Module:
     if not layer_options.get("norm_first"):
         return nn.Identity()
     return NORMS[layer_options.get("norm", "layer_norm")](layer_options["d_model"])
+
+
+SUBLAYERS = ("residual_1", "residual_2", "feed_forward", "self_attention")
+POSITION_WISE |= {
+    Encoder.forward: ("layers", "norm"),
+    Decoder.forward: ("layers", "norm"),
+    EncoderLayer.forward: SUBLAYERS,
+    DecoderLayer.forward: (*SUBLAYERS, "residual_3", "cross_attention"),
+    ResidualConnection.forward: ("norm", "dropout"),
+    **dict.fromkeys(kind.forward for kind in (FeedForward, Dropout, LayerNorm, RMSNorm)),
+}

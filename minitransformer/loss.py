@@ -7,13 +7,27 @@ al., "Liger Kernel" (2024).
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks_of_all
 
-from minitransformer.checks import check_loss, check_padding, check_rows, check_targets, known
+from minitransformer.checks import check_loss, check_targets, known
+from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.embeddings import OutputProjection
+from minitransformer.transformer import Transformer
 
 __all__ = ["label_smoothing_loss", "linear_cross_entropy", "next_token_loss"]
 
 MAX_LOGITS = 2**22  # that are in memory at a time: 16 MB
+
+
+SCORED = {
+    kind.hidden: {
+        name: vars(kind)[name] for name in ("forward", "encode", "decode") if name in vars(kind)
+    }
+    for kind in (Transformer, DecoderOnlyTransformer)
+}
+"""By `hidden`: the functions of the same class that compute what is scored."""
 
 
 def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **options: Any) -> Tensor:
@@ -36,7 +50,6 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
 
     Example:
         >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.decoder_only import DecoderOnlyTransformer
         >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, dropout=0.0)
         >>> model, ids = DecoderOnlyTransformer(config), torch.tensor([[5, 6, 7], [8, 2, 0]])
         >>> logits, targets = model(ids[:, :-1]), ids[:, 1:]
@@ -46,25 +59,40 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
 
     Built in chapter 9.
     """
-    from minitransformer import fast
-
     *inputs, targets = batch
-    pad_id, has_encoder = model.config.pad_id, len(inputs) > 1
+    pad_id = model.config.pad_id
     check_targets(inputs[-1], targets, model.config.tgt_vocab_size, pad_id)
-    if has_encoder:
-        check_rows(*inputs)
-        check_padding("src_ids", inputs[0], pad_id)
-        check_padding("tgt_ids", inputs[1], pad_id, may_begin=True)
-        if fast.serves(model):
-            return fast.translation_loss(model, *inputs, targets, smoothing)
-    else:
-        mask = options.get("mask", "causal")
-        if isinstance(mask, str):
-            check_padding("ids", *inputs, pad_id)
-        if fast.serves(model):
-            return fast.decoder_only_loss(model, *inputs, targets, smoothing, mask)
-    logits = model(*inputs, **options)
-    return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
+    real = targets != pad_id
+    if known(real.any()) is None or not scores_hidden(model):
+        logits = model(*inputs, **options)
+        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
+    hidden, output = model.hidden(*inputs, needed=real, **options), model.output_projection
+    return linear_cross_entropy(
+        hidden, output.weight, targets[real], bias=output.bias, smoothing=smoothing, pad_id=pad_id
+    )
+
+
+def scores_hidden(model: Any) -> bool:
+    """Whether `model(...)` is the output projection of `model.hidden(...)`, and nobody listens.
+
+    It is not where a `forward` belongs to another class than `hidden` does.
+    """
+    hidden, output = getattr(type(model), "hidden", None), getattr(model, "output_projection", None)
+    if hidden is None or type(output) is not OutputProjection:
+        return False
+    is_own = all(
+        getattr(type(model), name) is function and name not in vars(model)
+        for name, function in SCORED.get(hidden, {}).items()
+    )
+    return is_own and not has_hooks(model) and not has_hooks(output)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody listens to a module, or to all modules, and may change what they return."""
+    return any(
+        getattr(module, f"_{name}") or getattr(hooks_of_all, f"_global_{name}")
+        for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    )
 
 
 def label_smoothing_loss(
@@ -115,22 +143,27 @@ def label_smoothing_loss(
 class LinearCrossEntropy(torch.autograd.Function):
     """The forward and backward pass of `linear_cross_entropy`, a chunk of positions at a time.
 
-    The forward pass returns the loss and its gradients to `hidden` and `weight`. A position counts
-    once in the mean or not at all: `counts`, (n, 1), holds ones and zeros.
+    The forward pass returns the loss and its gradients to `hidden`, `weight`, and `bias` if there
+    is one. A position counts once in the mean or not at all: `counts`, (n, 1), is ones and zeros.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        hidden: Tensor, weight: Tensor, targets: Tensor, counts: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        counts: Tensor,
+        smoothing: float,
+    ) -> tuple[Tensor, ...]:
         v, wide = weight.size(0), counts.dtype
         chunk = max(1, MAX_LOGITS // v)
-        losses, grads_hidden, grad_weight = [], [], None
+        losses, grads_hidden, totals = [], [], []
         chunks = (x.split(chunk) for x in (hidden, targets, counts))
         for h, target, count in zip(*chunks, strict=True):
-            logits = (h @ weight.T).to(wide)
+            logits = F.linear(h, weight, bias).to(wide)
             loss = (smoothing - 1) * logits.gather(-1, target)
             if smoothing:  # as in `label_smoothing_loss`
                 loss = loss - smoothing * logits.mean(dim=-1, keepdim=True)
@@ -143,11 +176,15 @@ class LinearCrossEntropy(torch.autograd.Function):
             grad = grad.scatter_add_(-1, target, count * (smoothing - 1))
             grads_hidden.append(grad.to(h.dtype) @ weight)
             # In float32 even where weights are not: a sum of rounded sums would be far off.
-            product = (grad.T @ h.to(wide)).to(wide)
-            grad_weight = product if grad_weight is None else grad_weight.add_(product)
-        n = counts.sum()
-        grad_hidden, grad_weight = torch.cat(grads_hidden) / n, cast(Tensor, grad_weight) / n
-        return sum(losses) / n, grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype)
+            products = [(grad.T @ h.to(wide)).to(wide)]
+            if bias is not None:
+                products.append(grad.sum(dim=0))
+            for total, product in zip(totals, products, strict=False):
+                total.add_(product)
+            totals = totals or products
+        n, inputs = counts.sum(), (hidden, weight, *([] if bias is None else [bias]))
+        grads = zip([torch.cat(grads_hidden), *totals], inputs, strict=True)
+        return sum(losses) / n, *((grad / n).to(x.dtype) for grad, x in grads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -159,14 +196,20 @@ class LinearCrossEntropy(torch.autograd.Function):
         asked = any(x is not None for x in of_gradients)
         if asked and not torch.compiler.is_compiling():  # which asks for all of them
             raise RuntimeError("linear_cross_entropy can be differentiated only once")
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad * grad_hidden, grad * grad_weight, None, None, None
+        grads = [grad * each for each in ctx.saved_tensors]
+        return *grads, *[None] * (6 - len(grads))
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.1, pad_id: int = 0
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    smoothing: float = 0.1,
+    pad_id: int = 0,
 ) -> Tensor:
-    """`label_smoothing_loss` of the logits x Wᵀ, which are never all in memory.
+    """`label_smoothing_loss` of the logits x Wᵀ + b, which are never all in memory.
 
     With a large vocabulary the logits are by far the largest tensor of a training step, and it
     passes over them many times. Their gradient is known as soon as they are: softmax minus the
@@ -177,6 +220,7 @@ def linear_cross_entropy(
         hidden: the decoder's output, (..., d), floating point.
         weight: of the output projection, (v, d).
         targets: (...), int64.
+        bias: of the output projection, (v,), if it has one.
         smoothing: ε; 0 is plain cross-entropy.
         pad_id: target id that does not count.
 
@@ -204,10 +248,13 @@ def linear_cross_entropy(
         )
     real = (targets != pad_id).flatten()
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
-    if known(real.any()):
-        hidden, targets, real = hidden[real], targets[real], real[real]
-    else:  # a program that PyTorch traces cannot leave out padding, but not let it count
+    all_count = known(real.all())
+    if all_count is None:  # a program that PyTorch traces can only let padding not count
         hidden, targets = hidden.masked_fill(~real[:, None], 0.0), targets.where(real, 0)
+    elif not all_count:
+        hidden, targets, real = hidden[real], targets[real], real[real]
     counts = real.to(torch.promote_types(hidden.dtype, torch.float32))
     targets, counts = targets[:, None], counts[:, None]
-    return cast(Tensor, LinearCrossEntropy.apply(hidden, weight, targets, counts, smoothing)[0])
+    return cast(
+        Tensor, LinearCrossEntropy.apply(hidden, weight, bias, targets, counts, smoothing)[0]
+    )

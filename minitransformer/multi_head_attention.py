@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, as_tensor
 from minitransformer.checks import check_at_least_1, check_axes
 from minitransformer.decoding import KVCache
+from minitransformer.packing import POSITION_WISE, PackedMask
 from minitransformer.positional_encoding import ALiBi
 from minitransformer.rotary import RotaryPositionalEncoding
 
@@ -113,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Mask | None = None,
+        mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
         """Attend with every head and mix what they bring.
@@ -123,7 +124,7 @@ class MultiHeadAttention(nn.Module):
             key: (b, k, d).
             value: (b, k, d).
             mask: boolean, (q, k), or broadcastable to (b, h, q, k) with as many axes; True = may be
-                attended. Or "causal".
+                attended. Or "causal". With a `PackedMask` vectors go in and out packed, (n, d).
             cache: keys and values of the positions before these, to be attended too; k counts them.
 
         Returns:
@@ -137,13 +138,17 @@ class MultiHeadAttention(nn.Module):
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.size(-1) != self.d_model:
                 raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")
-        queries = self.split_heads(self.w_q(query))
-        keys, values = self.split_heads(self.w_k(key)), self.split_heads(self.w_v(value))
+        queries, keys, values = self.w_q(query), self.w_k(key), self.w_v(value)
+        packed = mask if isinstance(mask, PackedMask) else None
+        if packed is not None:
+            mask, queries = packed.mask, packed.queries.unpack(queries)
+            keys, values = packed.keys.unpack(keys), packed.keys.unpack(values)
+        queries, keys, values = map(self.split_heads, (queries, keys, values))
         queries, keys = self.prepare(queries, keys, 0 if cache is None else cache.length)
         if cache is not None:
             keys, values = cache.extend(keys, values)
-        heads = self.attend(queries, keys, values, mask)
-        return self.w_o(heads.transpose(-3, -2).flatten(-2))
+        heads = self.attend(queries, keys, values, mask).transpose(-3, -2).flatten(-2)
+        return self.w_o(heads if packed is None else packed.queries.pack(heads))
 
     def prepare(self, queries: Tensor, keys: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         """Norm and turn queries and keys, (b, heads, n, e), of positions start, start+1, ..."""
@@ -169,6 +174,9 @@ class MultiHeadAttention(nn.Module):
             group = self.num_heads // self.num_kv_heads
             keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
         return self.attention(queries, keys, values, mask, bias)
+
+
+POSITION_WISE[MultiHeadAttention.forward] = ("w_q", "w_k", "w_v", "w_o")  # the rest sees rows
 
 
 def within_window(window: int, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:

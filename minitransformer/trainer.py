@@ -32,7 +32,6 @@ from minitransformer.data import (
     in_parts,
     token_batches,
 )
-from minitransformer.dropout import drawing_from
 from minitransformer.evaluation import EarlyStopping
 from minitransformer.loss import next_token_loss
 from minitransformer.optimizers import copy_with, move_average, new_optimizer
@@ -107,7 +106,6 @@ class Trainer:
         self.tokenizers, self.config = tokenizers, config
         self.history: list[dict[str, float]] = []
         self.device = next(model.parameters()).device
-        self.generator = torch.Generator(self.device)
         self.optimizer = new_optimizer(model, config)
         self.average: dict[str, Tensor] = {}  # of the weights, by name, once there is one
 
@@ -211,9 +209,7 @@ class Trainer:
     def seed(self, step: int, part: int = 0) -> None:
         """Everything random from here on is that of a part of a step."""
         # Primes: no two runs share a step's numbers, and no two parts of a step.
-        seed = 1_000_003 * self.config.seed + step + 1_000_000_007 * part
-        self.generator.manual_seed(seed)
-        torch.manual_seed(seed)  # for modules of others
+        torch.manual_seed(1_000_003 * self.config.seed + step + 1_000_000_007 * part)
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: forward, loss, backward, in as many parts as configured; clip, step."""
@@ -225,7 +221,7 @@ class Trainer:
         for part, (rows, share) in enumerate(dealt):
             if share:
                 self.seed(self.step + 1, part)
-                with bf16, drawing_from(self.generator, self.model):
+                with bf16:
                     loss = share * self.loss(rows)
                 loss.backward()
                 found += loss.item()

@@ -16,6 +16,7 @@ from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, Encoder
+from minitransformer.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
@@ -185,6 +186,37 @@ class Transformer(TokenModel):
         start = cached_length(caches, len(self.decoder.layers))
         tgt = self.dropout(self.embed(self.tgt_embedding, tgt_ids, start))
         return self.output_projection(self.decoder(tgt, memory, "causal", memory_mask, caches))
+
+    def hidden(self, src_ids: Tensor, tgt_ids: Tensor, *, needed: Tensor) -> Tensor:
+        """What `forward` scores at the positions that are needed; padding is not computed.
+
+        Layers that take packed positions get them, (n, d), see `Packing`.
+
+        Args:
+            src_ids: (b, s), an integer dtype.
+            tgt_ids: (b, t), an integer dtype.
+            needed: boolean, (b, t).
+
+        Returns:
+            A vector for each needed position, row after row, (n, d).
+
+        Raises:
+            TypeError: as in `forward`.
+            ValueError: as in `forward`.
+        """
+        check_rows(src_ids, tgt_ids)
+        check_padding("src_ids", src_ids, self.config.pad_id)
+        check_padding("tgt_ids", tgt_ids, self.config.pad_id, may_begin=True)
+        packs = takes_packed(self.encoder) and takes_packed(self.decoder)
+        src_mask = padding_mask(src_ids, self.config.pad_id)
+        src = Packing(src_ids != self.config.pad_id if packs else None)
+        tgt = Packing(up_to_last(needed) if packs else None)
+        memory = src.pack(self.dropout(self.embed(self.src_embedding, src_ids)))  # (n, d)
+        memory = self.encoder(memory, packed_mask(src_mask, src, src))
+        x = tgt.pack(self.dropout(self.embed(self.tgt_embedding, tgt_ids)))  # (m, d)
+        to_memory = packed_mask(src_mask, tgt, src)
+        x = self.decoder(x, memory, packed_mask("causal", tgt, tgt), to_memory)
+        return x[tgt.pack(needed)]
 
     def forward(self, src_ids: Tensor, tgt_ids: Tensor) -> Tensor:
         """Score the token that follows each target position, given the whole source.

@@ -3,10 +3,8 @@
 import pytest
 import torch
 from helpers import assert_same, randn
-from torch import nn
 
 from minitransformer import Dropout
-from minitransformer.dropout import drawing_from
 
 each_p = pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 
@@ -21,6 +19,14 @@ def test_drops_the_share_and_scales_the_rest(p):
     kept = y[y != 0]
     assert_same(kept, torch.full_like(kept, 1 / (1 - p)), 1e-3)
     assert y.mean().item() == pytest.approx(1.0, abs=5 * (p / (1 - p) / n) ** 0.5)
+
+
+def test_neighbours_are_dropped_independently():
+    """Four elements share one random number: none may tell of another."""
+    torch.manual_seed(0)
+    dropped = (Dropout(0.5)(torch.ones(100_000, 4)) == 0).float()
+    assert_same(torch.corrcoef(dropped.T), torch.eye(4), 0.02)
+    assert_same(dropped.mean(dim=0), torch.full((4,), 0.5), 0.01)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 7), (2, 5, 3), (0, 4)])
@@ -57,32 +63,6 @@ def test_probability_one_drops_everything():
     assert not Dropout(1.0)(torch.ones(9)).any()
 
 
-# --- where its random numbers come from
-
-
-def test_its_own_generator_is_the_only_one_it_draws_from():
-    dropout = Dropout(0.5)
-    torch.manual_seed(3)
-    first = dropout(torch.ones(5, 7))
-    dropout.generator = torch.Generator().manual_seed(3)
-    before = torch.get_rng_state()
-    assert torch.equal(dropout(torch.ones(5, 7)), first)
-    assert not torch.equal(dropout(torch.ones(5, 7)), first)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_model_draws_from_a_generator_inside_the_block_only():
-    own, lent = torch.Generator(), torch.Generator()
-    model = nn.Sequential(Dropout(0.5), nn.Dropout(0.5), nn.Sequential(Dropout(0.1)))
-    model[0].generator = own
-    with pytest.raises(KeyboardInterrupt), drawing_from(lent, model):  # noqa: PT012
-        assert model[0].generator is model[2][0].generator is lent
-        assert not hasattr(model[1], "generator")
-        raise KeyboardInterrupt
-    assert model[0].generator is own
-    assert model[2][0].generator is None
-
-
 # --- what transforms functions
 
 
@@ -96,16 +76,6 @@ def test_can_be_compiled_as_a_single_graph():
     first, second = (compiled(torch.ones(30, 31)) for _ in range(2))
     assert_drops_half(first)
     assert not torch.equal(first, second)
-
-
-def test_compiled_with_a_generator_it_draws_the_same_numbers():
-    dropout, x = Dropout(0.5), torch.ones(30, 31)
-    compiled, dropout.generator = torch.compile(dropout, backend="eager"), torch.Generator()
-    runs = []
-    for function in (dropout, compiled):
-        dropout.generator.manual_seed(3)
-        runs.append(torch.stack([function(x), function(x)]))
-    assert torch.equal(*runs)
 
 
 def test_can_be_exported():
@@ -125,19 +95,16 @@ def test_can_be_vectorised_with_a_mask_for_each():
 
 
 def test_can_be_differentiated_as_a_function():
-    dropout = Dropout(0.5)
-    dropout.generator = torch.Generator().manual_seed(3)
-    y = dropout(torch.ones(5, 7))
-    dropout.generator.manual_seed(3)
-    assert torch.equal(torch.func.grad(lambda x: dropout(x).sum())(torch.ones(5, 7)), y)
+    y = torch.func.grad(lambda x: Dropout(0.5)(x).sum())(torch.ones(30, 31))
+    assert_drops_half(y)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_generator_on_a_gpu_drops_the_share_and_scales_the_rest():
+def test_on_a_gpu_it_drops_the_share_and_the_seed_decides():
     dropout, x = Dropout(0.1), torch.ones(300_000, device="cuda")
-    dropout.generator = torch.Generator("cuda").manual_seed(3)
+    torch.manual_seed(3)
     y = dropout(x)
     assert (y == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)
     assert_same(y[y != 0], torch.full_like(y[y != 0], 1 / 0.9), 1e-5)
-    dropout.generator.manual_seed(3)
+    torch.manual_seed(3)
     assert torch.equal(dropout(x), y)

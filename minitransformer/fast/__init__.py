@@ -1,19 +1,14 @@
-"""The same functions, faster: the room behind the loss and `generate`.
+"""The same functions, faster: the room behind `generate`.
 
 What the ten ideas compute plainly is computed here with less work, and what both compute is the
-same: tests compare loss, gradients, scores and texts on every kind of model. The room has one
-door. `next_token_loss` asks `serves(model)`, `generate` asks `decoding_of(model)`. Where a model
-is exactly what its classes say, they take the fast way, else the plain one; a relative that
-computes something of its own at least has caches.
+same: tests compare scores and texts on every kind of model. The room has one
+door. `generate` asks `decoding_of(model)`. Where a model is exactly what its classes say, it takes
+the fast way, else the plain one; a relative that computes something of its own at least has caches.
 `with minitransformer.fast.disabled():` is a block in which everything goes the plain way.
 
 | module | what it saves |
 | --- | --- |
 | `untouched` | nothing: it decides whether a model is what its classes say |
-| `packing` | work on padding |
-| `training` | the same, for a whole training step |
-| `dropout` | random numbers |
-| `attention` | what a kernel need not do |
 | `decoding` | what earlier tokens have computed |
 | `reserved_cache` | room made anew |
 | `single_position` | operations between the products of one token |
@@ -28,10 +23,9 @@ import torch
 from torch import nn
 
 from minitransformer.fast.decoding import CachedTexts, Decoding
-from minitransformer.fast.training import decoder_only_loss, translation_loss
 from minitransformer.fast.untouched import is_unheard_relative, is_untouched
 
-__all__ = ["Decoding", "decoder_only_loss", "decoding_of", "disabled", "serves", "translation_loss"]
+__all__ = ["Decoding", "decoding_of", "disabled", "serves"]
 
 _is_open = ContextVar("_is_open", default=True)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from minitransformer.embeddings import OutputProjection
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.fast.attention import attend
 from minitransformer.fast.reserved_cache import ReservedCache
 from minitransformer.fast.turned import can_be_kept, turned
 from minitransformer.layer_norm import LayerNorm, ResidualConnection
@@ -95,7 +94,7 @@ class SinglePositionLayer:
             queries, keys = attention.prepare(queries, keys, cache.length)
             both = torch.cat([keys, values], dim=1)
         keys, values = cache.append(both)
-        return self.mix(attend(attention, queries, keys, values, mask).flatten(1))
+        return self.mix(attention.attend(queries, keys, values, mask).flatten(1))
 
     def cross_attend(
         self, x: Tensor, keys: Tensor, values: Tensor, memory_mask: Tensor | None
@@ -103,7 +102,7 @@ class SinglePositionLayer:
         # In beam search several rows ask one row of the memory: more queries to its keys.
         attention = self.cross_attention
         queries = self.ask(x).view(keys.size(0), -1, attention.num_heads, attention.d_k)
-        heads = attend(attention, queries.transpose(1, 2), keys, values, memory_mask)
+        heads = attention.attend(queries.transpose(1, 2), keys, values, memory_mask)
         return self.mix_memory(heads.transpose(1, 2).reshape(x.shape))
 
     def feed_forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from minitransformer.packing import POSITION_WISE
 from minitransformer.registry import register
 
 __all__ = ["LoRALinear", "add_lora", "merge_lora"]
@@ -75,6 +76,7 @@ class LoRALinear(nn.Module):
 
 
 register(LoRALinear)
+POSITION_WISE[LoRALinear.forward] = None
 
 
 def add_lora(

@@ -15,6 +15,7 @@ from minitransformer.dropout import Dropout
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder
 from minitransformer.feed_forward import FeedForward
 from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.packing import POSITION_WISE
 from minitransformer.published.t5_config import FEED_FORWARDS, T5Config
 
 __all__ = ["RelativePositionBias", "Scaled", "position_buckets"]
@@ -150,6 +151,9 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scale x, of any shape."""
         return x * self.factor
+
+
+POSITION_WISE[Scaled.forward] = None
 
 
 def stack_of(kind: type[Encoder] | type[Decoder], num_layers: int, config: T5Config) -> Any:

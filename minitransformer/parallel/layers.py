@@ -3,8 +3,6 @@
 All three are PyTorch's. The model stays the same object, and its parameters keep their names.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,39 +22,18 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
 
 
-def compute_again(model: nn.Module, generator: torch.Generator) -> None:
+def compute_again(model: nn.Module) -> None:
     """Keep of each layer its input only; the backward pass computes the layer once more.
 
-    Dropout must drop the same elements both times. PyTorch sees to that for its global generator;
-    for `generator`, from which our layers draw, it is done here.
+    PyTorch sees to it that dropout drops the same elements both times.
     """
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), at_state(generator, generator.get_state())
-
     for layer in layers_of(model):
         # The layer's own forward goes in under the same name: hooks and sharding see no change.
-        again = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
-        layer.forward = again
-
-
-@contextmanager
-def at_state(generator: torch.Generator, state: Tensor) -> Iterator[None]:
-    """Inside the block the generator draws from that state on; afterwards as if nothing was."""
-    before = generator.get_state()
-    generator.set_state(state)
-    try:
-        yield
-    finally:
-        generator.set_state(before)
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def compile_layers(model: nn.Module) -> None:
-    """Have PyTorch compile each layer; one program serves all layers of a kind.
-
-    Dropout draws from a generator of ours, which a program cannot do. So a layer that drops
-    elements is compiled in pieces, from one dropout to the next.
-    """
+    """Have PyTorch compile each layer; one program serves all layers of a kind."""
     for layer in layers_of(model):
         layer.compile()
 

@@ -20,7 +20,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from minitransformer.checkpoint import checked_state, fingerprint
 from minitransformer.data import in_parts
-from minitransformer.dropout import drawing_from
 from minitransformer.optimizers import new_optimizer
 from minitransformer.parallel.checkpoints import (
     check_state,
@@ -119,7 +118,7 @@ class ParallelTrainer:
             )
         self.signalled = self.told_to_stop = 0.0  # this process; and how many have been
         if recompute:
-            compute_again(trainer.model, trainer.generator)
+            compute_again(trainer.model)
         if compiled:
             compile_layers(trainer.model)
         self.loss: nn.Module = LossOf(trainer)
@@ -168,7 +167,7 @@ class ParallelTrainer:
             rows, share = dealt[part]
             # Of a batch with fewer rows than parts some get none. The others wait for these, too.
             rows = rows if share else batch[:1]
-            with self.adding_up(part == mine[-1]), drawing_from(trainer.generator, trainer.model):
+            with self.adding_up(part == mine[-1]):
                 with bf16:
                     loss = share * self.loss(rows)
                 (self.processes.count * loss).backward()

@@ -23,7 +23,6 @@ from minitransformer import (
     RMSNorm,
     fast,
     generate,
-    label_smoothing_loss,
     next_token_loss,
     pad_rows,
 )
@@ -381,25 +380,6 @@ def test_generation_equals_the_model_on_whole_texts(changes, has_encoder, change
     assert_writes_what_it_scores(model, ids, patch)
 
 
-@each_case
-def test_loss_equals_that_of_the_model(changes, has_encoder, change, patch):
-    model, ids = model_and_ids(has_encoder, **changes)
-    change(model, patch)
-    inputs = (ids, TGT_IDS) if has_encoder else (TGT_IDS,)
-    targets = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
-    parameters = list(model.parameters())
-    losses = (
-        next_token_loss(model, *inputs, targets, smoothing=0.2),
-        label_smoothing_loss(model(*inputs), targets, smoothing=0.2),
-    )
-    assert_same(*losses)
-    options = {"allow_unused": True, "materialize_grads": True}
-    for ours, theirs in zip(
-        *(torch.autograd.grad(loss, parameters, **options) for loss in losses), strict=True
-    ):
-        assert_same(ours, theirs)
-
-
 def compile_model(model):
     return torch.compile(model, backend="eager")
 
@@ -445,48 +425,6 @@ def test_hooks_on_what_is_compiled_are_heard(part):
     with torch.no_grad():
         first = 1 + compiled(ids)[:, -1, 1:].argmax(dim=-1)
     assert torch.equal(generate(compiled, ids, max_new_tokens=1)[:, 0], first)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@each_kind
-def test_compiled_parts_are_called_in_training(has_encoder):
-    model, ids = model_and_ids(has_encoder)
-    calls = []
-
-    def backend(graph, inputs):
-        return lambda *args: calls.append(1) or graph.forward(*args)
-
-    last_layer(model).feed_forward.compile(backend=backend)
-    next_token_loss(
-        model,
-        *((ids, TGT_IDS) if has_encoder else (TGT_IDS,)),
-        TGT_IDS.roll(1, dims=1),
-        smoothing=0.1,
-    )
-    assert calls
-    assert not is_untouched(model)
-    assert is_untouched(compile_model(model_and_ids(has_encoder)[0]))
-
-
-@each_kind
-def test_hooks_on_gradients_are_heard(has_encoder):
-    model, ids = model_and_ids(has_encoder)
-    heard = []
-    listened = last_layer(model).feed_forward
-    hooks = [
-        listened.register_full_backward_hook(lambda _, before, after: heard.append("after")),
-        listened.register_full_backward_pre_hook(lambda _, after: heard.append("before")),
-    ]
-    next_token_loss(
-        model,
-        *((ids, TGT_IDS) if has_encoder else (TGT_IDS,)),
-        TGT_IDS.roll(1, dims=1),
-        smoothing=0.1,
-    ).backward()
-    assert heard == ["before", "after"]
-    for hook in hooks:
-        hook.remove()
-    assert is_untouched(model)
 
 
 @each_kind
