@@ -218,7 +218,7 @@ def text_of(folder: Path | None = None) -> Text:
     found = modules(folder or Path(sysconfig.get_paths()["stdlib"]))
     train = [text for name, text in found.items() if not is_held_out(name)]
     held_out = [text for name, text in found.items() if is_held_out(name)]
-    tokenizer = mt.CharacterTokenizer(ALPHABET)
+    tokenizer = mt.CharacterTokenizer([*ALPHABET])
     rows = stream_of(held_out, tokenizer).unfold(0, CONTEXT + 1, CONTEXT)
     # Evenly from all of it: one module alone would have the words of one subject.
     rows = rows[torch.linspace(0, len(rows) - 1, HELD_OUT_ROWS).round().long()]

@@ -66,7 +66,7 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | --- | --- | --- |
 | `tokenization`, `words` | 1 | text to integers: characters, words |
 | `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
-| `merging`, `tokenizer_file` | 1 | the loops that learn and apply merges; a tokenizer's file |
+| `tokenizer_file` | 1 | a tokenizer's file |
 | `embeddings`, `positional_encoding`, `rotary` | 2, 3 | of tokens; of positions: four kinds |
 | `attention` | 4 | masks, scaled dot-product attention |
 | `checks` | 3, 4, 9 | what does not fit together is refused |

@@ -6,7 +6,7 @@ there are no numbers to look at, so that models can be compiled, exported and ma
 Built in chapters 3, 4 and 9.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from numbers import Integral
@@ -118,6 +118,15 @@ def texts_of(name: str, texts: Any) -> Iterator[str]:
             yield text
 
     return checked()
+
+
+def check_vocab_size(vocab_size: int | None, tokens: Sequence[str]) -> None:
+    """Raise an error unless a vocabulary has room for the tokens that training starts with."""
+    if vocab_size is not None and vocab_size < len(tokens):
+        raise ValueError(
+            f"vocab_size must be at least {len(tokens)}, the number of tokens before any is "
+            f"learned, got {vocab_size}"
+        )
 
 
 def check_schedule(step: int, warmup_steps: int, total_steps: int) -> None:

@@ -6,146 +6,92 @@ numbers are the *ids* that a model reads. The other kinds have their own modules
 Built in chapter 1.
 """
 
-import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from minitransformer.checks import check_instance, texts_of
-from minitransformer.tokenizer_file import (
-    CHARACTERS,
-    common_settings,
-    read_json,
-    read_model,
-    write_json,
-)
+from minitransformer.checks import check_instance, check_vocab_size, texts_of
+from minitransformer.tokenizer_file import TokenizerFile, ids_of
 
-__all__ = ["CharacterTokenizer", "Tokenizer", "pad_rows"]
+__all__ = ["CharacterTokenizer", "SpecialTokens", "Tokenizer", "pad_rows"]
 
-CACHE_SIZE = 2**17  # pieces
+PIECES_KEPT = 2**17  # whose ids are remembered
+
+ROLES = {
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<bos>", "<s>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]"),
+    "mask": ("<mask>", "[MASK]"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+}
+"""The usual names of the special token of each role."""
 
 
-class Tokenizer(ABC):
-    """What every tokenizer can do. The special tokens are ids 0 to 4 in all of them.
+class SpecialTokens(ABC):
+    """The special tokens of a tokenizer, and where they go in what a model reads.
 
-    `<pad>` fills short rows, `<bos>` and `<eos>` begin and end a sequence, `<unk>` stands for
-    what has no token, `<mask>` for what a model is to guess.
-
-    The file format is the `tokenizer.json` of the library `tokenizers`: it loads what `save`
-    writes and finds the same ids, and `load` reads what it saves with the same settings.
+    `<pad>` fills short rows, `<bos>` and `<eos>` begin and end a sequence, `<unk>` replaces what
+    has no token, `<mask>` hides what a model is to guess. `pad_id`, `bos_id`, `eos_id`, `unk_id`,
+    `mask_id`, and BERT's `cls_id` and `sep_id`, are the ids of the tokens with the usual names,
+    or None.
 
     Args:
-        tokens: the vocabulary after the special tokens, in order of id, as the file spells it.
-
-    Raises:
-        ValueError: if a token occurs twice, or has a lone surrogate, which no file can hold.
+        special_tokens: their names.
+        ids: the id of each token.
 
     Built in chapter 1.
     """
 
-    special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
+    special_tokens: tuple[str, ...] = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
     pad_id, bos_id, eos_id, unk_id, mask_id = range(5)
-    settings: ClassVar[dict[str, Any]]
-    """What the file says about this kind of tokenizer: pre_tokenizer, decoder, model."""
 
-    def __init_subclass__(cls) -> None:
-        """With other special tokens, the ids are those of the same names, and None for the rest."""
-        if "special_tokens" in cls.__dict__:
-            for name in Tokenizer.special_tokens:
-                found = cls.special_tokens.index(name) if name in cls.special_tokens else None
-                setattr(cls, f"{name[1:-1]}_id", found)
+    def __init__(self, special_tokens: Sequence[str], ids: Mapping[str, int]) -> None:
+        self.special_tokens = tuple(special_tokens)
+        longest_first = sorted(self.special_tokens, key=len, reverse=True)
+        self.special_pattern = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+        for role, names in ROLES.items():
+            found = (ids[name] for name in names if name in self.special_tokens)
+            setattr(self, f"{role}_id", next(found, None))
 
-    def __init__(self, tokens: Iterable[str]) -> None:
-        self.tokens = (*self.special_tokens, *tokens)
-        self.ids = {token: index for index, token in enumerate(self.tokens)}
-        self.cache: dict[str, list[int]] = {}
-        for index, token in enumerate(self.tokens):
-            if self.ids[token] != index:
-                raise ValueError(f"token {token!r} occurs twice: {index} and {self.ids[token]}")
-        if surrogate := re.search("[\ud800-\udfff]", "".join(self.tokens)):
-            raise ValueError(f"a token has the lone surrogate {surrogate[0]!r}, which is no text")
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens, the special ones included."""
-        return len(self.tokens)
-
-    @classmethod
     @abstractmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Choose up to `vocab_size` tokens, the special ones included, by their use in `texts`."""
-
-    @staticmethod
-    @abstractmethod
-    def split(text: str) -> list[str]:
-        """Cut a text into the pieces that no token crosses."""
-
-    def encode_piece(self, piece: str) -> list[int]:
-        """The ids of one piece; here, where nothing cuts it further, a single one."""
-        return [self.ids.get(piece, self.unk_id)]
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Join tokens to text; <pad>, <bos> and <eos> leave no trace.
+        """The text of ids."""
 
-        Raises:
-            TypeError: if `ids` cannot be iterated over.
-            ValueError: if an id lies outside the vocabulary.
-        """
-
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Cut text into tokens and return their ids; adds no special tokens.
-
-        Args:
-            text: any text.
-            parse_special: whether "<eos>" in the text means the special token. Otherwise it is
-                five characters like others, so that what a user types cannot end a sequence.
-        """
-        check_instance("text", text, str)
-        ids: list[int] = []
-        specials = "|".join(map(re.escape, self.special_tokens))
-        parts = re.split(f"({specials})", text) if parse_special and specials else [text]
-        for index, part in enumerate(parts):
-            if index % 2:  # re.split puts what it splits at between the rest
-                ids.append(self.ids[part])
-                continue
-            for piece in self.split(part):
-                found = self.cache.get(piece)
-                if found is None:
-                    if len(self.cache) >= CACHE_SIZE:
-                        self.cache.clear()
-                    found = self.cache[piece] = self.encode_piece(piece)
-                ids += found
-        return ids
+    def special_id(self, *roles: str) -> int | None:
+        """The id of the first of these roles that has a token."""
+        found = (getattr(self, f"{role}_id", None) for role in roles)
+        return next((index for index in found if index is not None), None)
 
     @property
     def first_id(self) -> int:
-        """The id that begins a text, `<bos>` or else `[CLS]` or what ends the text before."""
+        """The id that begins a text: `<bos>`, or `[CLS]`, or what ends the text before."""
         if (index := self.special_id("bos", "cls", "eos")) is None:
             raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
         return index
 
     @property
     def last_id(self) -> int:
-        """The id that ends a text, `<eos>`; without one, `[SEP]`."""
+        """The id that ends a text: `<eos>`, or `[SEP]`."""
         if (index := self.special_id("eos", "sep")) is None:
             raise ValueError("the tokenizer has no token that ends a text: no eos or sep")
         return index
 
-    def special_id(self, *roles: str) -> int | None:
-        """The first of these special tokens that there is; published tokenizers lack some."""
-        found = (getattr(self, f"{role}_id", None) for role in roles)
-        return next((index for index in found if index is not None), None)
-
     def begin(self, text: str) -> list[int]:
-        """The ids of a text that a model goes on with: <bos>, if any, then those of `encode`."""
-        begin = [] if self.bos_id is None else [self.bos_id]
+        """The ids of a text that a model continues: `<bos>`, if there is one, and the text's."""
+        begin = [] if self.bos_id in (None, self.eos_id) else [self.bos_id]
         return [*begin, *self.encode(text)] or [self.first_id]
 
     def stream_ids(self, text: str) -> list[int]:
@@ -153,17 +99,17 @@ class Tokenizer(ABC):
         return [*self.begin(text), self.last_id]
 
     def sequence_ids(self, text: str) -> list[int]:
-        """The ids of a text as an encoder reads it and a decoder writes it: with its end.
+        """The ids of a text as an encoder reads it and a decoder predicts it: with its end.
 
-        What the decoder begins with is not written by it: see `encode_pairs`.
+        `encode_pairs` adds what the decoder begins with.
         """
         return [*self.encode(text), self.last_id]
 
     def decode_after(self, before: Iterable[int], ids: Iterable[int]) -> str:
-        """The text that `ids` add to what ends with `before`, a prompt for example.
+        """The text that `ids` add to what ends with `before`, for example a prompt.
 
-        A tokenizer may decode a token otherwise at the beginning of a text, without its space for
-        example. Half a character at the end is held back: it comes with the ids that complete it.
+        Some tokenizers decode a token differently at the beginning of a text, for example without
+        its space. Half a character at the end is left out until the ids that complete it follow.
 
         Example:
             >>> from minitransformer.words import WordTokenizer
@@ -176,6 +122,97 @@ class Tokenizer(ABC):
         known, whole = (self.decode(x).rstrip("\ufffd") for x in (before, [*before, *ids]))
         return whole.removeprefix(known)
 
+
+class Tokenizer(SpecialTokens, TokenizerFile):
+    """What every tokenizer can do. Each kind adds `split` and `join`.
+
+    Its file is the `tokenizer.json` of the library `tokenizers`, which loads what `save` writes
+    and finds the same ids; `load` reads what the library saves with the same settings.
+
+    Args:
+        tokens: the vocabulary, in order of id, as the file spells it. Special tokens that are not
+            in it are put in front.
+        special_tokens: tokens that no text has, unless `encode` is asked to parse them.
+
+    Raises:
+        TypeError: if `tokens` is a single str.
+        ValueError: if a token occurs twice, is empty, or has a lone surrogate.
+
+    Built in chapter 1.
+    """
+
+    def __init__(
+        self, tokens: Iterable[str], special_tokens: Iterable[str] = SpecialTokens.special_tokens
+    ) -> None:
+        specials = list(texts_of("special_tokens", special_tokens))
+        known = dict.fromkeys(tokens := list(texts_of("tokens", tokens)))
+        self.tokens = (*(name for name in specials if name not in known), *tokens)
+        self.ids = ids_of(self.tokens)
+        self.vocab_size = len(self.tokens)
+        self.cached = lru_cache(PIECES_KEPT)(self.encode_piece)
+        super().__init__(specials, self.ids)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
+        """Make tokens of the most frequent pieces of `texts`; None means of all.
+
+        Of equally frequent pieces, the smaller comes first.
+        """
+        untrained = cls([])
+        check_vocab_size(vocab_size, untrained.tokens)
+        counts = untrained.count_pieces(texts)
+        pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
+        return cls(pieces if vocab_size is None else pieces[: vocab_size - untrained.vocab_size])
+
+    @abstractmethod
+    def split(self, text: str) -> list[str]:
+        """Cut a text into the pieces that no token crosses."""
+
+    @abstractmethod
+    def join(self, tokens: Sequence[str]) -> str:
+        """The text of tokens."""
+
+    def count_pieces(self, texts: Iterable[str]) -> Counter[str]:
+        """How often each piece occurs in `texts`, which are also cut at special tokens."""
+        parts = (self.special_pattern.split(text)[::2] for text in texts_of("texts", texts))
+        return Counter(chain.from_iterable(map(self.split, chain.from_iterable(parts))))
+
+    def encode_piece(self, piece: str) -> list[int]:
+        """The ids of one piece; here a single one."""
+        return [self.ids.get(piece, self.unk_id)]
+
+    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Cut text into tokens and return their ids; adds no special tokens.
+
+        Args:
+            text: any text.
+            parse_special: whether "<eos>" in the text means the special token. Otherwise it is
+                text like any other, so that what a user types cannot end a sequence.
+        """
+        check_instance("text", text, str)
+        ids: list[int] = []
+        for index, part in enumerate(self.special_pattern.split(text) if parse_special else [text]):
+            if index % 2:  # between the other parts, `split` returns what it splits at
+                ids.append(self.ids[part])
+            else:
+                ids += chain.from_iterable(map(self.cached, self.split(part)))
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Join tokens to text.
+
+        Args:
+            ids: token ids.
+            skip_special_tokens: whether to leave out <pad>, <bos> and <eos>.
+
+        Raises:
+            TypeError: if `ids` cannot be iterated over.
+            ValueError: if an id lies outside the vocabulary.
+        """
+        check_instance("ids", ids, Iterable)
+        hidden = (self.pad_id, self.bos_id, self.eos_id) if skip_special_tokens else ()
+        return self.join([self.token(index) for index in ids if index not in hidden])
+
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures."""
         return [self.token(index) for index in ids]
@@ -185,64 +222,6 @@ class Tokenizer(ABC):
         if not 0 <= index < self.vocab_size:
             raise ValueError(f"id {index} lies outside the vocabulary of {self.vocab_size} tokens")
         return self.tokens[index]
-
-    def visible(self, ids: Iterable[int]) -> Iterator[str]:
-        """The tokens that show in decoded text: all but <pad>, <bos> and <eos>."""
-        check_instance("ids", ids, Iterable)
-        return (self.token(i) for i in ids if i not in (self.pad_id, self.bos_id, self.eos_id))
-
-    @classmethod
-    def count_pieces(cls, texts: Iterable[str]) -> Counter[str]:
-        """How often each piece occurs in `texts`."""
-        return Counter(chain.from_iterable(map(cls.split, texts_of("texts", texts))))
-
-    @classmethod
-    def frequent_pieces(cls, texts: Iterable[str], vocab_size: int | None) -> list[str]:
-        """The most frequent pieces, of equally frequent ones the smaller; None means all."""
-        specials = len(cls.special_tokens)
-        if vocab_size is not None and vocab_size < specials:
-            raise ValueError(
-                f"vocab_size must be at least {specials}, the special tokens, got {vocab_size}"
-            )
-        counts = cls.count_pieces(texts)
-        pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
-        return pieces if vocab_size is None else pieces[: vocab_size - specials]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of the tokenizer's file: everything needed to rebuild it."""
-        model = self.settings["model"] | {"vocab": self.ids}
-        return common_settings(self.special_tokens) | self.settings | {"model": model}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Rebuild what `to_dict` returned.
-
-        Raises:
-            ValueError: if a setting is not what this package does, or the vocabulary is broken.
-        """
-        if (name := state.get("type")) is not None:  # no tokenizer.json: a published tokenizer
-            named = {kind.__name__: kind for kind in cls.__subclasses__()}
-            if name not in named:
-                raise ValueError(f"type is {name!r}, expected {' or '.join(named) or 'none'}")
-            return named[name].from_dict(state)
-        kinds = [kind for kind in (cls, *cls.__subclasses__()) if hasattr(kind, "settings")]
-        types = dict.fromkeys(kind.settings["model"]["type"] for kind in kinds)
-        found = (state.get("model") or {}).get("type")
-        if found not in types:
-            raise ValueError(f"model.type is {found!r}, expected {' or '.join(types)}")
-        kinds = [kind for kind in kinds if kind.settings["model"]["type"] == found]
-        split = state.get("pre_tokenizer")
-        kind = next((k for k in kinds if k.settings["pre_tokenizer"] == split), kinds[0])
-        return kind(*read_model(state, kind.settings, cls.special_tokens))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a tokenizer.json, in a single step; its folder must exist."""
-        write_json(self.to_dict(), path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a tokenizer.json; a FileNotFoundError, or ValueErrors as in `from_dict`."""
-        return cls.from_dict(read_json(path))
 
 
 class CharacterTokenizer(Tokenizer):
@@ -259,23 +238,11 @@ class CharacterTokenizer(Tokenizer):
     Built in chapter 1.
     """
 
-    settings: ClassVar[dict[str, Any]] = {
-        "pre_tokenizer": CHARACTERS,
-        "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "unk_token": "<unk>"},
-    }
-
-    @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
-        """Make tokens of the most frequent characters in `texts`; None means of all."""
-        return cls(cls.frequent_pieces(texts, vocab_size))
-
-    @staticmethod
-    def split(text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         return list(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.visible(ids))
+    def join(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:

@@ -1,48 +1,34 @@
-"""The file of a tokenizer: the tokenizer.json of the library `tokenizers`.
+"""The file of a tokenizer: the `tokenizer.json` of the library `tokenizers`.
 
-The file names every step from text to ids, so that another program can take the same ones. What
-this package's tokenizers leave out is there too, as null: truncation, padding, normalizer.
+The file names every step from text to ids, so that another program can take the same ones. Steps
+that this package's tokenizers leave out are null: truncation, padding, normalizer.
 
 Built in chapter 1.
 """
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from minitransformer.files import replacing
 
-__all__ = [
-    "CHARACTERS",
-    "JOINED_WORDS",
-    "WORDS",
-    "common_settings",
-    "read_json",
-    "read_model",
-    "write_json",
-]
+__all__ = ["GPT2_PATTERN", "TokenizerFile", "ids_of", "read_json", "write_json"]
 
-CHARACTERS: dict[str, Any] = {
-    "type": "Split",
-    "pattern": {"Regex": r"[\s\S]"},
-    "behavior": "Isolated",
-    "invert": False,
-}
-"""The pre_tokenizer that cuts a text into characters."""
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What cuts a text into pieces where a file has `use_regex`."""
 
 # Patterns are for Oniguruma, whose \w has combining marks, which Python's lacks, and whose \s
 # lacks the four separators \x1c to \x1f, which Python's has. In words.py: \w+|[^\w\s]
-WORDS: dict[str, Any] = {
+WORDS = {
     "type": "Split",
     "pattern": {"Regex": r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"},
     "behavior": "Removed",
     "invert": True,  # what is removed is the rest
 }
-"""The pre_tokenizer that cuts a text into words and punctuation marks."""
-
-JOINED_WORDS: dict[str, Any] = {
+JOINED_WORDS = {
     "type": "Sequence",
     "decoders": [
         {"type": "WordPiece", "prefix": "##", "cleanup": False},
@@ -50,10 +36,35 @@ JOINED_WORDS: dict[str, Any] = {
         {"type": "Replace", "pattern": {"Regex": r" (?=[-.,;:!?])|(?<=-) "}, "content": ""},
     ],
 }
-"""The decoder that puts words together again."""
+WORD_LEVEL = {"type": "WordLevel", "unk_token": "<unk>"}
+KINDS: dict[str, dict[str, Any]] = {
+    "CharacterTokenizer": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}}
+        | {"behavior": "Isolated", "invert": False},
+        "decoder": {"type": "Fuse"},
+        "model": WORD_LEVEL,
+    },
+    "WordTokenizer": {"pre_tokenizer": WORDS, "decoder": JOINED_WORDS, "model": WORD_LEVEL},
+    "WordPieceTokenizer": {
+        "pre_tokenizer": WORDS,
+        "decoder": JOINED_WORDS,
+        "model": WORD_LEVEL
+        | {"type": "WordPiece", "continuing_subword_prefix": "##"}
+        | {"max_input_chars_per_word": 100},
+    },
+    "BPETokenizer": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}
+        | {"trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True}  # which changes nothing here
+        | {"trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None}
+        | {"continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False}
+        | {"byte_fallback": False, "ignore_merges": False},
+    },
+}
+"""What the file says about each kind of tokenizer."""
 
-
-NOTHING_ADDED: dict[str, Any] = {
+NOTHING_ADDED = {
     "type": "TemplateProcessing",
     "single": [{"Sequence": {"id": "A", "type_id": 0}}],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
@@ -64,25 +75,156 @@ NOTHING_ADDED: dict[str, Any] = {
 LONGEST_IN_AN_ERROR = 100  # characters
 
 
-def common_settings(special_tokens: Sequence[str]) -> dict[str, Any]:
-    """What the files of all tokenizers say: special tokens come first and are matched as they are.
+class TokenizerFile:
+    """The tokenizer as a file, and back.
 
-    Example:
-        >>> common_settings(["<pad>", "<bos>"])["added_tokens"][1]["content"]
-        '<bos>'
+    Built in chapter 1.
     """
+
+    special_tokens: tuple[str, ...]
+    ids: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the tokenizer's file: everything needed to rebuild it."""
+        specials = {
+            name: self.ids[name] for name in sorted(self.special_tokens, key=self.ids.__getitem__)
+        }
+        state = settings(kind_of(type(self)), specials, getattr(self, "pattern", GPT2_PATTERN))
+        state["model"] |= {"vocab": self.ids}
+        if state["model"]["type"] == "BPE":
+            state["model"]["merges"] = [list(pair) for pair in getattr(self, "merges", ())]
+        return state
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Rebuild what `to_dict` returned.
+
+        Raises:
+            ValueError: if a setting is not what this package does, or the vocabulary is broken.
+        """
+        if (name := state.get("type")) is not None:  # no tokenizer.json: a published tokenizer
+            named = {kind.__name__: kind for kind in cls.__subclasses__()}
+            if name not in named:
+                raise ValueError(f"type is {name!r}, expected {' or '.join(named) or 'none'}")
+            return named[name].from_dict(state)
+        kinds = {
+            kind: KINDS[kind_of(kind)] for kind in (cls, *cls.__subclasses__()) if kind_of(kind)
+        }
+        types = dict.fromkeys(said["model"]["type"] for said in kinds.values())
+        model = dict(state.get("model") or {})
+        if model.get("type") not in types:
+            raise ValueError(f"model.type is {model.get('type')!r}, expected {' or '.join(types)}")
+        same = [kind for kind, said in kinds.items() if said["model"]["type"] == model["type"]]
+        cut = state.get("pre_tokenizer")
+        kind = next((kind for kind in same if kinds[kind]["pre_tokenizer"] == cut), same[0])
+        return kind(*learned(kind, {**state, "model": model}))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a tokenizer.json, in a single step; its folder must exist."""
+        write_json(self.to_dict(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a tokenizer.json; a FileNotFoundError, or ValueErrors as in `from_dict`."""
+        return cls.from_dict(read_json(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_dict, (self.to_dict(),)
+
+
+def kind_of(kind: type) -> str:
+    """The name in KINDS of a class or of the class that it extends; "" if there is none."""
+    return next((base.__name__ for base in kind.__mro__ if base.__name__ in KINDS), "")
+
+
+def settings(kind: str, special_tokens: Mapping[str, int], pattern: str) -> dict[str, Any]:
+    """What the file of a tokenizer says, except what it has learned."""
+    if not kind:
+        raise TypeError(f"only tokenizers of these kinds have a file: {', '.join(KINDS)}")
+    said = dict(KINDS[kind])
+    if pattern != GPT2_PATTERN:
+        cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+        spell = said["pre_tokenizer"] | {"use_regex": False}
+        steps = [cut | {"invert": False}, spell]
+        said["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        {"id": index, "content": token, **flags, "special": True}
+        for token, index in special_tokens.items()
+    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": index, "content": token, **flags, "special": True}
-            for index, token in enumerate(special_tokens)
-        ],
+        "added_tokens": added,
         "normalizer": None,
         "post_processor": None,
+        **said,
+        "model": dict(said["model"]),
     }
+
+
+def learned(kind: type[TokenizerFile], state: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments that rebuild a tokenizer, once the rest of its file was checked."""
+    name, model, pattern = kind_of(kind), state["model"], GPT2_PATTERN
+    specials = {token: index for index, token in enumerate(kind.special_tokens)}
+    vocab, merges = model.pop("vocab", None), list[Any]()
+    if name == "BPETokenizer":
+        merges = model.pop("merges", None) or []
+        added = [token for token in state.get("added_tokens") or [] if token.get("special")]
+        specials = {str(token.get("content")): token.get("id") for token in added}
+        match state.get("pre_tokenizer"):
+            case {"pretokenizers": [{"pattern": {"Regex": str(pattern)}}, *_]}:
+                pass
+    if state.get("post_processor") == NOTHING_ADDED:
+        state["post_processor"] = None
+    check_same(state, settings(name, specials, pattern))
+    tokens = in_order({**specials, **vocab} if isinstance(vocab, dict) else {}, "model.vocab")
+    check_same({name: tokens.index(name) for name in specials}, specials, "the ids of model.vocab")
+    if name != "BPETokenizer":
+        return (tokens,)
+    # Until 2024, files had "a b" for what is now ["a", "b"].
+    pairs = [pair.split() if isinstance(pair, str) else pair for pair in merges]
+    return tokens, pairs, specials, pattern
+
+
+def read_vocab_and_merges(
+    vocab: str | os.PathLike[str], merges: str | os.PathLike[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The tokens, in order of id, and the merges of the two files of a byte-level BPE.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        ValueError: if a file is damaged.
+    """
+    tokens = in_order(read_json(vocab), str(vocab))
+    if not Path(merges).is_file():
+        raise FileNotFoundError(f"there are no merges at {merges}")
+    lines = Path(merges).read_text(encoding="utf-8").split("\n")
+    pairs = [line.split() for line in lines if line and not line.startswith("#version")]
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise ValueError(f"{merges} must have two tokens in each line, got {wrong[0]}")
+    return tokens, pairs
+
+
+def ids_of(tokens: Sequence[str]) -> dict[str, int]:
+    """The id of each token; a ValueError if they cannot be a vocabulary."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    for index, token in enumerate(tokens):
+        if ids[token] != index:
+            raise ValueError(f"token {token!r} occurs twice: {index} and {ids[token]}")
+    if "" in ids:
+        raise ValueError(f"token {ids['']} is empty")
+    if surrogate := re.search("[\ud800-\udfff]", "".join(tokens)):
+        raise ValueError(f"a token has the lone surrogate {surrogate[0]!r}, which is no text")
+    return ids
+
+
+def in_order(vocab: Mapping[str, Any], name: str) -> list[str]:
+    """The tokens of a vocabulary by id; a ValueError if the ids are not 0, 1, 2, ..."""
+    if not vocab or set(map(str, vocab.values())) != set(map(str, range(len(vocab)))):
+        raise ValueError(f"{name} must give each of its n tokens one of the ids 0 to n-1")
+    return sorted(vocab, key=lambda token: int(vocab[token]))
 
 
 def abbreviated(value: Any) -> str:
@@ -99,7 +241,7 @@ def abbreviated(value: Any) -> str:
 
 
 def check_same(found: Any, expected: Any, name: str = "") -> None:
-    """Compare what a file says with what it must say; a missing entry is as good as null.
+    """Compare what a file says with what it must say; a missing entry counts as null.
 
     Raises:
         ValueError: at the first difference, with its place and both values.
@@ -120,40 +262,8 @@ def check_same(found: Any, expected: Any, name: str = "") -> None:
         raise ValueError(f"{name} is {abbreviated(found)}, expected {abbreviated(expected)}")
 
 
-def read_model(
-    state: Mapping[str, Any], settings: Mapping[str, Any], special_tokens: Sequence[str]
-) -> tuple[Any, ...]:
-    """Take out of a file what its tokenizer has learned, after a look at all the rest.
-
-    Args:
-        state: the content of the file.
-        settings: the pre_tokenizer, decoder and model that it must have.
-        special_tokens: the tokens that its vocabulary must begin with.
-
-    Returns:
-        The tokens after the special ones, in order of id; and the merges, if the settings have
-        an entry for them.
-
-    Raises:
-        ValueError: if a setting is another, or the vocabulary is broken.
-    """
-    model = dict(state["model"])
-    vocab = model.pop("vocab", None)
-    learned = [model.pop("merges", None) or []] if "merges" in settings["model"] else []
-    state = {**state, "model": model}
-    if state.get("post_processor") == NOTHING_ADDED:
-        state["post_processor"] = None
-    check_same(state, {**common_settings(special_tokens), **settings})
-    if not isinstance(vocab, dict) or set(vocab.values()) != set(range(len(vocab))):
-        raise ValueError("model.vocab must give each of its n tokens one of the ids 0 to n-1")
-    tokens, first = sorted(vocab, key=lambda token: vocab[token]), len(special_tokens)
-    check_same(tokens[:first], list(special_tokens), "the beginning of model.vocab")
-    pairs = [[pair.split() if isinstance(pair, str) else pair for pair in part] for part in learned]
-    return tokens[first:], *pairs  # until 2024, files had "a b" for what is now ["a", "b"]
-
-
 def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write JSON in a single step: whoever stops it finds the old file or the new one, whole.
+    """Write JSON in a single step: an interruption leaves the old file or the new one, whole.
 
     Raises:
         FileNotFoundError: if the folder of `path` does not exist.

@@ -4,12 +4,12 @@ Built in chapter 1. Papers: "Japanese and Korean Voice Search" (Schuster and Nak
 the form used here, "BERT" (Devlin et al., 2019), section 3.
 """
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 
-from minitransformer.merging import learn_merges
+from minitransformer.byte_pair_encoding import learn_merges
+from minitransformer.checks import check_vocab_size
 from minitransformer.tokenization import Tokenizer
-from minitransformer.tokenizer_file import JOINED_WORDS, WORDS
 from minitransformer.words import join_words, split_words
 
 __all__ = ["WordPieceTokenizer"]
@@ -33,20 +33,10 @@ class WordPieceTokenizer(Tokenizer):
     Built in chapter 1.
     """
 
-    max_characters: ClassVar[int] = 100
-    settings: ClassVar[dict[str, Any]] = {
-        "pre_tokenizer": WORDS,
-        "decoder": JOINED_WORDS,
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "<unk>",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": max_characters,
-        },
-    }
+    max_characters = 100
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
         """Begin with all characters; merge the most frequent pair until the vocabulary is full.
 
         Each character is a token; so is its form with `##`, if it continues a word anywhere. The
@@ -59,25 +49,19 @@ class WordPieceTokenizer(Tokenizer):
             TypeError: if `texts` is a single str.
             ValueError: if `vocab_size` is too small for the characters.
         """
-        words = cls.count_pieces(texts)
+        words = cls([]).count_pieces(texts)
         first = [*cls.special_tokens, *sorted({c for word in words for c in word})]
         first += sorted({f"##{c}" for word in words for c in word[1:]})
-        if vocab_size < len(first):
-            specials = len(cls.special_tokens)
-            raise ValueError(
-                f"vocab_size must be at least {len(first)}, for {specials} special tokens and "
-                f"{len(first) - specials} characters, got {vocab_size}"
-            )
+        check_vocab_size(vocab_size, first)
         letter = {token: chr(index) for index, token in enumerate(first)}
         spelled = {
             letter[word[0]] + "".join(letter[f"##{c}"] for c in word[1:]): count
             for word, count in words.items()
         }
         tokens, _ = learn_merges(spelled, first, vocab_size, prefix="##")
-        return cls(tokens[len(cls.special_tokens) :])
+        return cls(tokens)
 
-    @staticmethod
-    def split(text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         return split_words(text)
 
     def encode_piece(self, piece: str) -> list[int]:
@@ -96,5 +80,5 @@ class WordPieceTokenizer(Tokenizer):
             start, prefix = end, "##"
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return join_words(self.visible(ids))
+    def join(self, tokens: Sequence[str]) -> str:
+        return join_words(tokens)

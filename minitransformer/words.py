@@ -4,11 +4,9 @@ Built in chapter 1.
 """
 
 import re
-from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Sequence
 
 from minitransformer.tokenization import Tokenizer
-from minitransformer.tokenizer_file import JOINED_WORDS, WORDS
 
 __all__ = ["WordTokenizer"]
 
@@ -35,23 +33,11 @@ class WordTokenizer(Tokenizer):
     Built in chapter 1.
     """
 
-    settings: ClassVar[dict[str, Any]] = {
-        "pre_tokenizer": WORDS,
-        "decoder": JOINED_WORDS,
-        "model": {"type": "WordLevel", "unk_token": "<unk>"},
-    }
-
-    @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
-        """Make tokens of the most frequent words in `texts`; None means of all."""
-        return cls(cls.frequent_pieces(texts, vocab_size))
-
-    @staticmethod
-    def split(text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         return split_words(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return join_words(self.visible(ids))
+    def join(self, tokens: Sequence[str]) -> str:
+        return join_words(tokens)
 
 
 def split_words(text: str) -> list[str]:

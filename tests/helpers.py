@@ -209,20 +209,3 @@ def real_texts(size):
             break
         texts.append(path.read_text(encoding="utf-8", errors="ignore"))
     return texts
-
-
-def hugging_face_bpe(texts, vocab_size):
-    """What the library `tokenizers` learns with the settings of our BPETokenizer."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=["<pad>", "<bos>", "<eos>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer

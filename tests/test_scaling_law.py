@@ -225,7 +225,7 @@ def test_rates_fall_with_the_size(program):
 
 
 def test_stream_is_the_tokenizer_s(program):
-    tokenizer = mt.CharacterTokenizer(program.ALPHABET)
+    tokenizer = mt.CharacterTokenizer([*program.ALPHABET])
     texts = ["def f(x):\n\treturn x", "", "Grüße, 変 ÿ \x00 |"]
     assert torch.equal(program.stream_of(texts, tokenizer), mt.token_stream(texts, tokenizer))
 

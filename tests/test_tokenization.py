@@ -1,7 +1,10 @@
 """What all tokenizers share: special tokens, the file, errors; characters and words; padding."""
 
+import copy
 import json
+import pickle
 import random
+import unicodedata
 
 import pytest
 import torch
@@ -31,21 +34,19 @@ TOKENIZERS = {
     "word": WordTokenizer.train(TEXTS),
     "wordpiece": WordPieceTokenizer.train(TEXTS, 120),
     "bpe": BPETokenizer.train(TEXTS, 300),
+    "bpe of another kind": BPETokenizer.train(
+        TEXTS,
+        300,
+        special_tokens=["<eos>", "<|system|>", "<pad>", "<unk>"],
+        pattern=r"\p{L}+|\p{N}| [^\s\p{L}]+",
+    ),
 }
 each_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS.keys())
-each_kind = pytest.mark.parametrize("kind", [type(t) for t in TOKENIZERS.values()])
-texts_of_any_kind = st.one_of(
-    st.text(),
-    st.lists(st.sampled_from([*TEXTS, *SPECIAL, "zig", "##", "-", " ", "\x1c", "\u0308"])).map(
-        "".join
-    ),
-)
+usual_tokenizers = pytest.mark.parametrize("tokenizer", [*TOKENIZERS.values()][:4])
+each_kind = pytest.mark.parametrize("kind", [type(t) for t in TOKENIZERS.values()][:4])
+parts_of_texts = st.sampled_from([*TEXTS, *SPECIAL, "zig", "##", "-", " ", "\x1c", "\u0308", "½"])
+texts_of_any_kind = st.one_of(st.text(), st.lists(parts_of_texts).map("".join))
 thorough = settings(max_examples=200, deadline=None, derandomize=True, database=None)
-
-
-def as_json(tokenizer):
-    """The content of the file, as it comes out of it."""
-    return json.loads(json.dumps(tokenizer.to_dict()))
 
 
 def hugging_face(tokenizer):
@@ -56,77 +57,62 @@ def hugging_face(tokenizer):
 # --- special tokens
 
 
-class OneEnd(BPETokenizer):
-    """As GPT-2 has it: a single special token."""
-
-    special_tokens = ("<|end of text|>",)
-
-
-class OtherOrder(BPETokenizer):
-    """Three of the five, in another order, and one more."""
-
-    special_tokens = ("<eos>", "<|system|>", "<pad>", "<unk>")
-
-
-@pytest.mark.parametrize(
-    ("kind", "ids"),
-    [(OneEnd, (None, None, None, None, None)), (OtherOrder, (2, None, 0, 3, None))],
-)
-def test_a_subclass_may_have_other_special_tokens(kind, ids, tmp_path):
-    """Every byte comes back, whichever ids it has; a special token is found and shown by name."""
-    tokenizer = kind.train(TEXTS, 300)
-    roles = ("pad", "bos", "eos", "unk", "mask")
-    assert tuple(getattr(tokenizer, f"{role}_id") for role in roles) == ids
-    for text in (*TEXTS, "".join(map(chr, range(0x300))), ""):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-        if text:
-            assert tokenizer.begin(text) == tokenizer.encode(text)
-    if tokenizer.eos_id is None:
-        with pytest.raises(ValueError, match="no token that begins a text: no bos, cls or eos"):
-            tokenizer.begin("")
-    else:  # the end of the text before begins the next
-        assert tokenizer.begin("") == [tokenizer.eos_id]
-    name = kind.special_tokens[0]
-    marked = tokenizer.encode(f"a{name}b", parse_special=True)
-    assert marked[1] == 0 != tokenizer.encode(f"a{name}b")[1]
-    assert tokenizer.decode(marked) == ("ab" if name == "<eos>" else f"a{name}b")
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert kind.load(tmp_path / "tokenizer.json").tokens == tokenizer.tokens
-    assert hugging_face(tokenizer).encode(f"a{name}b").ids == marked
-
-
-@each_tokenizer
+@usual_tokenizers
 def test_special_tokens_come_first_and_leave_no_trace(tokenizer):
     assert tokenizer.special_tokens == tokenizer.tokens[:5] == SPECIAL
-    ids = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id")
-    assert [getattr(tokenizer, name) for name in ids] == [0, 1, 2, 3, 4]
+    names = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "cls_id")
+    assert [getattr(tokenizer, name) for name in names] == [0, 1, 2, 3, 4, None]
     assert tokenizer.labels(range(5)) == list(SPECIAL)
     ids = tokenizer.encode("zweiundvierzig")
     assert tokenizer.decode([1, *ids, 2, 0, 0]) == "zweiundvierzig"
     assert tokenizer.decode([0, 1, 2]) == ""
+    assert tokenizer.decode([1, *ids, 2], skip_special_tokens=False).endswith("<eos>")
     assert "<unk>" in tokenizer.decode([*ids, 3])
     assert "<mask>" in tokenizer.decode([4, *ids])
+    assert tokenizer.begin("zweiundvierzig") == [1, *ids]
+    assert tokenizer.stream_ids("zweiundvierzig") == [1, *ids, 2]
+    assert tokenizer.sequence_ids("zweiundvierzig") == [*ids, 2]
 
 
 @each_tokenizer
 def test_special_tokens_in_a_text_are_text_unless_asked_for(tokenizer):
-    for name, index in zip(SPECIAL, range(5), strict=True):
-        text = f"zwei{name}zwei <{name}>"
-        without = tokenizer.encode(text)
-        assert not set(without) & {0, 1, 2, 4}
-        z = tokenizer.encode("zwei")
+    z = tokenizer.encode("zwei")
+    for name in tokenizer.special_tokens:
+        index, text = tokenizer.ids[name], f"zwei{name}zwei <{name}>"
+        usual = {tokenizer.ids[each] for each in tokenizer.special_tokens} - {tokenizer.unk_id}
+        assert not usual & set(tokenizer.encode(text))
         parsed = tokenizer.encode(text, parse_special=True)
         assert parsed[: len(z) + 1] == [*z, index]
         assert parsed.count(index) >= 2
         assert tokenizer.encode(name, parse_special=True) == [index]
-        assert tokenizer.encode("a", parse_special=True) == tokenizer.encode("a")
+    assert tokenizer.encode("a", parse_special=True) == tokenizer.encode("a")
 
 
 @each_kind
-def test_training_on_special_tokens_does_not_merge_them(kind):
-    tokenizer = kind.train(["<eos><eos> <pad> <mask>"] * 99, 300)
-    assert not set(tokenizer.encode("<eos><eos> <pad> <mask>")) & set(range(5))
-    assert tokenizer.tokens.count("<eos>") == 1
+def test_special_tokens_in_training_texts_are_borders(kind):
+    marked = kind.train(["ab<eos>ab <pad><mask>"] * 9, 300)
+    assert marked.tokens == kind.train(["ab", "ab "] * 9, 300).tokens
+
+
+def test_the_longest_special_token_is_found():
+    tokenizer = BPETokenizer.train(["a"], 262, special_tokens=["<a>", "<a><a>", "<é☃ Ġ>", "a b"])
+    assert tokenizer.encode("<a><a><a>a b", parse_special=True) == [1, 0, 3]
+    assert tokenizer.decode([2, 3]) == "".join(tokenizer.labels([2, 3])) == "<é☃ Ġ>a b"
+
+
+def test_a_tokenizer_may_lack_special_tokens():
+    """As GPT-2's: the end of a text also begins the next."""
+    tokenizer = BPETokenizer.train(TEXTS, 300, special_tokens=["<|endoftext|>"])
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.eos_id) == (None, None, 0)
+    assert tokenizer.begin("") == [0]
+    assert tokenizer.begin("a") == tokenizer.encode("a")
+    assert tokenizer.stream_ids("a") == [*tokenizer.encode("a"), 0]
+    without = BPETokenizer.train(TEXTS, 300, special_tokens=[])
+    assert without.encode("<eos>a", parse_special=True) == without.encode("<eos>a")
+    with pytest.raises(ValueError, match="no token that begins a text: no bos, cls or eos"):
+        without.begin("")
+    with pytest.raises(ValueError, match="no token that ends a text: no eos or sep"):
+        without.sequence_ids("a")
 
 
 # --- the library `tokenizers` finds the same
@@ -136,7 +122,7 @@ def test_training_on_special_tokens_does_not_merge_them(kind):
 @thorough
 @given(texts_of_any_kind)
 def test_tokenizers_finds_the_same_ids(text):
-    text = text.encode("utf-8", "ignore").decode()
+    text = "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs"))  # unknown here
     for tokenizer in TOKENIZERS.values():
         theirs = hugging_face(tokenizer)
         assert tokenizer.encode(text, parse_special=True) == theirs.encode(text).ids
@@ -153,18 +139,15 @@ def test_tokenizers_decodes_any_ids_the_same(tokenizer):
         ids = [generator.randrange(5, tokenizer.vocab_size) for _ in range(length)]
         expected = theirs.decode(ids)
         assert tokenizer.decode(ids) == expected
-        assert tokenizer.decode([1, *ids, 2, 0]) == expected
+        assert tokenizer.decode([tokenizer.eos_id, *ids, tokenizer.pad_id]) == expected
 
 
 @pytest.mark.parametrize("name", ["character", "word"])
 def test_tokenizers_trains_the_same_vocabulary(name):
-    ours = TOKENIZERS[name]
+    ours, options = TOKENIZERS[name], {"special_tokens": list(SPECIAL), "show_progress": False}
     theirs = hugging_face(ours)
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=23, special_tokens=list(SPECIAL), show_progress=False
-    )
-    theirs.train_from_iterator(TEXTS, trainer)
-    assert as_json(type(ours).train(TEXTS, 23)) == json.loads(theirs.to_str())
+    theirs.train_from_iterator(TEXTS, trainers.WordLevelTrainer(vocab_size=23, **options))
+    assert type(ours).train(TEXTS, 23).to_dict() == json.loads(theirs.to_str())
 
 
 # --- the file
@@ -174,56 +157,35 @@ def test_tokenizers_trains_the_same_vocabulary(name):
 def test_file_brings_a_tokenizer_back(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
+    HuggingFaceTokenizer.from_file(str(path)).save(str(tmp_path / "theirs.json"))
     for again in (
         Tokenizer.load(path),
         type(tokenizer).load(str(path)),
-        Tokenizer.from_dict(as_json(tokenizer)),
+        Tokenizer.load(tmp_path / "theirs.json"),
+        copy.deepcopy(tokenizer),
+        pickle.loads(pickle.dumps(tokenizer)),
     ):
         assert type(again) is type(tokenizer)
         assert again.tokens == tokenizer.tokens
-        assert again.to_dict() == tokenizer.to_dict()
-        for text in [*TEXTS, "zwanzigste, ein!"]:
-            assert again.encode(text) == tokenizer.encode(text)
-
-
-@each_tokenizer
-def test_files_go_both_ways(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "ours.json")
-    theirs = HuggingFaceTokenizer.from_file(str(tmp_path / "ours.json"))
-    theirs.save(str(tmp_path / "theirs.json"))
-    again = Tokenizer.load(tmp_path / "theirs.json")
-    assert as_json(again) == as_json(tokenizer) == json.loads(theirs.to_str())
-
-
-def test_file_of_another_kind_is_refused(tmp_path):
-    TOKENIZERS["bpe"].save(tmp_path / "tokenizer.json")
-    with pytest.raises(ValueError, match=r"model.type is 'BPE', expected WordLevel"):
-        WordTokenizer.load(tmp_path / "tokenizer.json")
-    TOKENIZERS["character"].save(tmp_path / "tokenizer.json")
-    with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex is "):
-        WordTokenizer.load(tmp_path / "tokenizer.json")
-
-
-@pytest.mark.parametrize(
-    ("state", "found"), [({}, None), ({"model": {"type": "Unigram"}}, "Unigram")]
-)
-def test_unknown_model_is_refused(state, found):
-    message = f"model.type is {found!r}, expected (WordLevel|BPE|WordPiece| or )+$"
-    with pytest.raises(ValueError, match=message):
-        Tokenizer.from_dict(state)
+        assert json.dumps(again.to_dict()) == json.dumps(tokenizer.to_dict())
+        for text in [*TEXTS, "zwanzigste, ein!<eos>"]:
+            for parse in (False, True):
+                ids = tokenizer.encode(text, parse_special=parse)
+                assert again.encode(text, parse_special=parse) == ids
 
 
 # --- bad input
 
 
 @each_tokenizer
-@pytest.mark.parametrize("past", [False, True])
-def test_id_outside_the_vocabulary_is_refused(tokenizer, past):
-    bad = tokenizer.vocab_size if past else -1
-    message = f"id {bad} lies outside the vocabulary of {tokenizer.vocab_size} tokens"
-    for method in (tokenizer.decode, tokenizer.labels):
-        with pytest.raises(ValueError, match=message):
-            method([5, bad])
+def test_ids_outside_the_vocabulary_and_what_are_no_ids_are_refused(tokenizer):
+    for bad in (tokenizer.vocab_size, -1):
+        message = f"id {bad} lies outside the vocabulary of {tokenizer.vocab_size} tokens"
+        for method in (tokenizer.decode, tokenizer.labels):
+            with pytest.raises(ValueError, match=message):
+                method([5, bad])
+    with pytest.raises(TypeError, match="ids must be of type Iterable, got int"):
+        tokenizer.decode(5)
 
 
 @each_tokenizer
@@ -233,34 +195,34 @@ def test_what_is_no_text_is_refused(tokenizer, text):
         tokenizer.encode(text)
 
 
-@each_tokenizer
-@pytest.mark.parametrize("ids", [None, 5])
-def test_what_are_no_ids_is_refused(tokenizer, ids):
-    with pytest.raises(TypeError, match=f"ids must be of type Iterable, got {type(ids).__name__}"):
-        tokenizer.decode(ids)
-
-
 @each_kind
 def test_a_single_text_is_refused(kind):
     with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
         kind.train("a text", 300)
+    with pytest.raises(TypeError, match="tokens must be an iterable of texts, got a single str"):
+        kind("abc")
+    with pytest.raises(TypeError, match=r"special_tokens must .* got a single str"):
+        kind(["a"], special_tokens="<eos>")
+    with pytest.raises(TypeError, match="texts must be an iterable of texts, got a single str"):
+        list(TOKENIZERS["bpe"].encode_iterable("a text"))
 
 
-@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer])
+@each_kind
 def test_vocabulary_too_small_is_refused(kind):
-    with pytest.raises(ValueError, match=r"vocab_size must be at least 5, .* tokens, got 4"):
-        kind.train(["a b"], 4)
-    assert kind.train(["a b"], 5).tokens == SPECIAL
+    least = {"BPETokenizer": 261, "WordPieceTokenizer": 9}.get(kind.__name__, 5)
+    message = rf"vocab_size must be at least {least}, .*, got {least - 1}"
+    with pytest.raises(ValueError, match=message):
+        kind.train(["aba"], least - 1)
+    assert kind.train(["aba"], least).vocab_size == least
 
 
 def test_tokens_that_no_vocabulary_can_have_are_refused():
     with pytest.raises(ValueError, match="token 'a' occurs twice: 5 and 7"):
         WordTokenizer(["a", "b", "a"])
-    with pytest.raises(ValueError, match="token '<eos>' occurs twice: 2 and 5"):
-        WordTokenizer(["<eos>"])
-    for kind in (CharacterTokenizer, WordTokenizer):
-        with pytest.raises(ValueError, match=r"lone surrogate '\\ud800', which is no text"):
-            kind.train(["a \ud800"])
+    with pytest.raises(ValueError, match="token 5 is empty"):
+        WordTokenizer([""])
+    with pytest.raises(ValueError, match=r"lone surrogate '\\ud800', which is no text"):
+        CharacterTokenizer.train(["a \ud800"])
     assert TOKENIZERS["word"].encode("\ud800 zwei") == [3, 3]
 
 
@@ -279,8 +241,6 @@ def test_characters_come_back():
     ("text", "normal_form"),
     [
         ("two  hundred\tforty - two\n", "two hundred forty-two"),
-        ("forty-two", "forty-two"),
-        ("one , two . three", "one, two. three"),
         ("one,two;  three : four !?", "one, two; three: four!?"),
         ("", ""),
     ],
@@ -300,15 +260,14 @@ def test_word_never_seen_becomes_unknown():
     tokenizer = WordTokenizer.train(["one two"])
     assert tokenizer.encode("two Two three one") == [6, 3, 3, 5]
     assert tokenizer.decode([6, 3]) == "two <unk>"
-    for text in SPECIAL:
-        assert set(tokenizer.encode(text)) == {3}  # "<", "bos" and ">" are words like others
 
 
-def test_cache_does_not_grow_for_ever(monkeypatch):
-    monkeypatch.setattr("minitransformer.tokenization.CACHE_SIZE", 3)
-    tokenizer = WordTokenizer.train(["a b c d e f"])
-    assert tokenizer.encode("a b c d e f e") == [5, 6, 7, 8, 9, 10, 9]
-    assert len(tokenizer.cache) <= 3
+def test_only_so_many_pieces_are_remembered():
+    words = TOKENIZERS["word"]
+    words.encode(" ".join(map(str, range(9))))
+    assert 9 <= words.cached.cache_info().currsize <= words.cached.cache_info().maxsize == 2**17
+    words.encode("zwei").append(7)
+    assert words.encode("zwei") == [3]  # what is returned is a copy
 
 
 # --- padding
@@ -318,13 +277,6 @@ def test_cache_does_not_grow_for_ever(monkeypatch):
 def test_short_rows_are_filled_on_the_right(pad_id):
     rows = pad_rows([[5, 6, 7], [], [8]], pad_id)
     assert rows.tolist() == [[5, 6, 7], [pad_id] * 3, [8, pad_id, pad_id]]
-
-
-@pytest.mark.parametrize("rows", [[[5], [6, 7]], [[], []]])
-def test_padded_rows_are_integers(rows):
-    assert pad_rows(rows).dtype == torch.int64
-
-
-def test_no_rows_are_refused():
+    assert rows.dtype == pad_rows([[], []]).dtype == torch.int64
     with pytest.raises(ValueError, match="rows must hold at least one row, got 0"):
         pad_rows([])

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 EXTRAS = dict.fromkeys(("huggingface_hub", "sentencepiece", "tokenizers"), "hub")
 EXTRAS |= dict.fromkeys(("einops", "matplotlib", "num2words", "pooch"), "book")
 EXTRAS |= dict.fromkeys(("ctranslate2", "onnx", "onnxruntime", "onnxscript"), "export")
-NEEDED = {"numpy", "safetensors", "torch", "tqdm"}
+NEEDED = {"numpy", "regex", "safetensors", "torch", "tqdm"}
 MADE = (".*", "_build", "build", "*.egg-info", "__pycache__")
 
 

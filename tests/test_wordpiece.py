@@ -17,29 +17,26 @@ from minitransformer.words import split_words
 
 GERMAN = ["zweiundvierzig zweiundzwanzig", "einundzwanzig zwanzig vierzig dreißig"]
 tokenizer_of_german = WordPieceTokenizer.train(GERMAN, 60)
-thorough = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+thorough = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+
+
+def hugging_face(tokenizer):
+    """The library's tokenizer made from our file."""
+    return HuggingFaceTokenizer.from_str(json.dumps(tokenizer.to_dict()))
 
 
 def test_words_are_cut_by_longest_match_by_hand():
     tokenizer = WordPieceTokenizer(["z", "zw", "zwei", "##ei", "##zig", "##zi", "##n", "##zigs"])
     assert tokenizer.labels(tokenizer.encode("zweizig zwein")) == ["zwei", "##zig", "zwei", "##n"]
     # The longest first piece wins, although a shorter one would let the rest be cut.
-    assert tokenizer.labels(tokenizer.encode("zigs zweizigsn zweizigsx")) == [
-        "<unk>",
-        *("zwei", "##zigs", "##n"),
-        "<unk>",
-    ]
-
-
-def test_longest_match_may_fail_where_another_cut_exists():
-    tokenizer = WordPieceTokenizer(["a", "ab", "##bc", "##d"])
-    assert tokenizer.encode("abc") == [tokenizer.unk_id]
+    cut = ["<unk>", "zwei", "##zigs", "##n", "<unk>"]
+    assert tokenizer.labels(tokenizer.encode("zigs zweizigsn zweizigsx")) == cut
+    assert WordPieceTokenizer(["a", "ab", "##bc", "##d"]).encode("abc") == [3]
 
 
 def test_longest_word_has_100_characters():
     tokenizer = WordPieceTokenizer(["a", "##a"])
     assert tokenizer.encode("a" * 100) == [5] + [6] * 99
-    assert tokenizer.encode("a" * 101) == [3]
     assert tokenizer.encode("aa " + "a" * 101) == [5, 6, 3]
 
 
@@ -63,35 +60,25 @@ def naive_tokens(texts, vocab_size):
     return tokens
 
 
-@settings(thorough, max_examples=100)
+@thorough
 @given(st.lists(st.text("abz -", max_size=20), max_size=4), st.integers(13, 40))
 def test_training_equals_counting_anew(texts, vocab_size):
     tokens = WordPieceTokenizer.train(texts, vocab_size).tokens[5:]
     assert list(tokens) == naive_tokens(texts, vocab_size)
-
-
-def test_order_of_texts_does_not_matter():
-    assert WordPieceTokenizer.train(GERMAN[::-1], 60).tokens == tokenizer_of_german.tokens
-
-
-def test_words_of_known_characters_are_cut():
-    for text in GERMAN:
-        assert 3 not in tokenizer_of_german.encode(text)
-    assert tokenizer_of_german.encode("zwölf") == [3]
+    assert WordPieceTokenizer.train(texts[::-1], vocab_size).tokens[5:] == tokens
 
 
 @thorough
 @given(st.lists(st.sampled_from([*"zweiundvrgßx -##", "zig", "und", "a" * 99])).map("".join))
 def test_tokenizers_cuts_the_same(text):
-    theirs = HuggingFaceTokenizer.from_str(json.dumps(tokenizer_of_german.to_dict()))
-    assert tokenizer_of_german.encode(text) == theirs.encode(text).ids
+    assert tokenizer_of_german.encode(text) == hugging_face(tokenizer_of_german).encode(text).ids
 
 
 @pytest.mark.slow
 def test_tokenizers_cuts_real_texts_the_same():
     texts = real_texts(600_000)
     ours = WordPieceTokenizer.train(texts[::2], 2000)
-    theirs = HuggingFaceTokenizer.from_str(json.dumps(ours.to_dict()))
+    theirs = hugging_face(ours)
     theirs.encode_special_tokens = True
     for text in texts:
         assert ours.encode(text) == theirs.encode(text).ids
@@ -106,14 +93,7 @@ def test_tokenizers_learns_the_same_tokens():
             texts += [word[:length]] * generator.randrange(1000)
     for vocab_size in (42, 45, 48, 51):
         ours = WordPieceTokenizer.train(texts, vocab_size)
-        theirs = HuggingFaceTokenizer.from_str(json.dumps(ours.to_dict()))
+        theirs = hugging_face(ours)
         names = {"special_tokens": list(ours.special_tokens), "show_progress": False}
         theirs.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, **names))
         assert set(ours.tokens) == theirs.get_vocab().keys()
-
-
-def test_vocabulary_too_small_is_refused():
-    message = "vocab_size must be at least 9, for 5 special tokens and 4 characters, got 8"
-    with pytest.raises(ValueError, match=message):
-        WordPieceTokenizer.train(["aba"], 8)
-    assert WordPieceTokenizer.train(["aba"], 9).tokens[5:] == ("a", "b", "##a", "##b")

@@ -21,8 +21,8 @@ from torch import Tensor
 
 import minitransformer as mt
 from minitransformer.beam_search import beam_search
+from minitransformer.byte_pair_encoding import learn_merges
 from minitransformer.fast import Decoding
-from minitransformer.merging import learn_merges
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 

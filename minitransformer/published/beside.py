@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from minitransformer.pretrained import CONFIG, TOKENIZERS, vocabularies
-from minitransformer.published.tokenizer import ROLES, PublishedTokenizer
+from minitransformer.published.tokenizer import PublishedTokenizer
 from minitransformer.published.tokenizer_files import FILES as PUBLISHED_FILES
 from minitransformer.published.tokenizer_files import KINDS
-from minitransformer.tokenization import Tokenizer
+from minitransformer.tokenization import ROLES, Tokenizer
 from minitransformer.tokenizer_file import write_json
 
 __all__ = ["check_files_come_back", "read_tokenizers", "write_tokenizers"]

@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -27,20 +27,9 @@ from minitransformer.published.tokenizer_files import (
     parsed,
     text_of,
 )
-from minitransformer.tokenization import Tokenizer
+from minitransformer.tokenization import ROLES, Tokenizer
 
 __all__ = ["PublishedTokenizer"]
-
-ROLES = {
-    "pad": ("<pad>", "[PAD]"),
-    "bos": ("<bos>", "<s>", "<|begin_of_text|>", "<|endoftext|>"),
-    "eos": ("<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
-    "unk": ("<unk>", "[UNK]"),
-    "mask": ("<mask>", "[MASK]"),
-    "cls": ("[CLS]",),
-    "sep": ("[SEP]",),
-}
-"""What the token of each role is called where no file names any."""
 
 
 class PublishedTokenizer(Tokenizer):
@@ -71,7 +60,6 @@ class PublishedTokenizer(Tokenizer):
     """
 
     # Of a published tokenizer, these belong to the instance.
-    special_tokens: tuple[str, ...]  # type: ignore[misc]
     pad_id: int | None  # type: ignore[assignment]
     bos_id: int | None  # type: ignore[assignment]
     eos_id: int | None  # type: ignore[assignment]
@@ -90,6 +78,7 @@ class PublishedTokenizer(Tokenizer):
             raise ValueError(f"model.dropout is {dropout}, expected 0: encoding draws no lots")
         self.ids = self.parsing.get_vocab()
         self.tokens = tuple(sorted(self.ids, key=self.ids.__getitem__))
+        self.vocab_size = len(self.tokens)
         added = {token["content"]: token for token in self.state.get("added_tokens") or []}
         for index, token in enumerate(self.tokens):
             if (found := added.get(token, {}).get("id", self.ids[token])) != index:
@@ -181,11 +170,11 @@ class PublishedTokenizer(Tokenizer):
         return type(self), (self.files, self.side)
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
         """Not for what is published already: a TypeError."""
         raise TypeError("a published tokenizer is read by from_pretrained, it cannot be trained")
 
-    def split(self, text: str) -> list[str]:  # type: ignore[override]
+    def split(self, text: str) -> list[str]:
         """The text as it is: the library cuts it."""
         return [text]
 
@@ -294,10 +283,10 @@ class PublishedTokenizer(Tokenizer):
         hidden = self.special_tokens if skip_special_tokens else ()
         return self.join([token for token in map(self.token, ids) if token not in hidden])
 
-    def join(self, tokens: list[str]) -> str:
+    def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens."""
         decoder = self.parsing.decoder
-        return decoder.decode(tokens) if decoder and tokens else " ".join(tokens)
+        return decoder.decode([*tokens]) if decoder and tokens else " ".join(tokens)
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures: bytes as characters, spaces as such."""

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 import minitransformer as mt
 from minitransformer.beam_search import beam_search
-from minitransformer.merging import merge_pairs
+from minitransformer.byte_pair_encoding import merge_pairs
 from repository import ROOT
 
 FOLDER = ROOT / "_static" / "explorables"
