@@ -488,15 +488,10 @@ def test_translation_fits_a_model_with_little_room(copier):
     assert Translator(short, src, tgt).translate(texts) == [text[::-1] for text in texts]
 
 
-class OtherPadding(WordTokenizer):
-    """A tokenizer that fills short rows with another id."""
-
-    pad_id = 4
-
-
 def test_tokenizer_with_another_padding_than_the_model_is_refused(copier):
     model, src, tgt, _ = copier
-    other = OtherPadding(src.tokens[5:])
+    other = WordTokenizer(src.tokens[5:])
+    other.pad_id = 4
     with pytest.raises(ValueError, match="tokenizer src has pad_id=4, the model 0"):
         Translator(model, other, tgt).translate(["a"])
     with pytest.raises(ValueError, match="tokenizer tgt has pad_id=4, the model 0"):
@@ -554,6 +549,7 @@ def test_a_single_text_is_refused_everywhere(copier, tmp_path):
     model, src, tgt, _ = copier
     writer, settings = decoder_only_model(), TrainingConfig(context_length=2)
     translator, generator = Translator(model, src, tgt), TextGenerator(writer, tgt)
+    bytes_only = mt.BPETokenizer.train([])
     calls = {
         "Translator.translate": translator.translate,
         "Translator.exact_match": translator.exact_match,
@@ -562,8 +558,8 @@ def test_a_single_text_is_refused_everywhere(copier, tmp_path):
         "TextGenerator.bits_per_character": generator.bits_per_character,
         "Trainer": lambda pairs: Trainer(model, pairs, src, tgt, settings),
         "LanguageModelTrainer": lambda texts: LanguageModelTrainer(writer, texts, tgt, settings),
-        "Tokenizer.count_pieces": WordTokenizer.count_pieces,
-        "Tokenizer.frequent_pieces": partial(WordTokenizer.frequent_pieces, vocab_size=9),
+        "Tokenizer.count_pieces": WordTokenizer([]).count_pieces,
+        "BPETokenizer.encode_iterable": lambda texts: list(bytes_only.encode_iterable(texts)),
         "encode_pairs": partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt),
         "token_stream": partial(token_stream, tokenizer=tgt),
         "write_tokens": lambda texts: mt.parallel.write_tokens(texts, tgt, tmp_path / "tokens"),
