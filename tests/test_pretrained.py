@@ -28,6 +28,7 @@ from minitransformer import (
     Translator,
     WordTokenizer,
 )
+from minitransformer.models import GPT2, GPT2Config
 
 PLAIN = ["README.md", "config.json", "model.safetensors"]
 BOTH = [*PLAIN, "src_tokenizer.json", "tgt_tokenizer.json"]
@@ -205,13 +206,40 @@ def test_half_of_the_tokenizers_is_named(tmp_path, trained):
         Translator.load(tmp_path)
 
 
-@pytest.mark.parametrize("sides", [["src"], ["tgt"], ["text"], ["src", "tgt", "text"], ["config"]])
-def test_other_tokenizers_are_refused_before_anything_is_written(tmp_path, trained, sides):
-    tokenizers = dict.fromkeys(sides, trained.tokenizers["src"])
-    message = re.escape(f"tokenizers must be ['src', 'tgt'] or none, got {sides}")
-    with pytest.raises(ValueError, match=message):
-        trained.model.save_pretrained(tmp_path / "new", **tokenizers)
-    assert not (tmp_path / "new").exists()
+class Unread(CharacterTokenizer):
+    """What is read of its file is a CharacterTokenizer."""
+
+    @staticmethod
+    def split(text):
+        return text.split("a")
+
+
+LETTERS = CharacterTokenizer.train(["abc"])
+REFUSED = {
+    "other sides": {"src": LETTERS, "tgt": LETTERS},
+    "one side more": {"text": LETTERS, "src": LETTERS},
+    "its class": {"text": CharacterTokenizer},
+    "its file": {"text": "tokenizer.json"},
+    "too large": {"text": CharacterTokenizer(map(chr, range(97, 120)))},
+    "not read as it is": {"text": Unread(LETTERS.tokens[5:])},
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("kind", ["DecoderOnlyTransformer", "GPT2"])
+def test_what_is_refused_leaves_the_folder_as_it_was(kind, wrong, tmp_path):
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1}
+    config = TransformerConfig.decoder_only(LETTERS.vocab_size, **sizes)
+    model = DecoderOnlyTransformer(config)
+    if kind == "GPT2":
+        model = GPT2(GPT2Config(LETTERS.vocab_size, max_len=16, **sizes))
+    model.save_pretrained(tmp_path / "old", text=LETTERS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    for name in ("old", "new"):
+        with pytest.raises((TypeError, ValueError), match="tokenizer"):
+            model.save_pretrained(tmp_path / name, **wrong)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_tokenizer_larger_than_the_model_is_refused(tmp_path, trained):
