@@ -1,8 +1,4 @@
-"""The tokenizers in a published model's folder: what others publish, or ones of this package.
-
-Published tokenizers have their own files there, which `transformers` reads. Ours have one each, as
-beside our own models: `tokenizer.json`, or `src_tokenizer.json` and `tgt_tokenizer.json`.
-"""
+"""The tokenizers in a published model's folder: published ones, or ones of this package."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,27 +29,16 @@ def write_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
 def read_tokenizers(folder: Path, config: Any) -> dict[str, Tokenizer]:
     """The tokenizers that lie in a folder, by side; none if there are no files of any."""
     found: dict[str, Tokenizer] = {}
-    published = any(all((folder / name).is_file() for name in names) for names in KINDS)
     for side in vocabularies(config):
-        if (own := own_tokenizer(folder / TOKENIZERS[side])) is not None:
-            found[side] = own
-        elif published:
-            target = side == "tgt" and (folder / "target.spm").is_file()
-            found[side] = PublishedTokenizer.from_pretrained(
-                folder, "target" if target else "source"
-            )
+        try:
+            found[side] = Tokenizer.load(folder / TOKENIZERS[side])
+        except (FileNotFoundError, ValueError):  # none of this package's
+            if any(all((folder / name).is_file() for name in names) for names in KINDS):
+                target = side == "tgt" and (folder / "target.spm").is_file()
+                found[side] = PublishedTokenizer.from_pretrained(
+                    folder, "target" if target else "source"
+                )
     return found
-
-
-def own_tokenizer(path: Path) -> Tokenizer | None:
-    """A tokenizer of this package, if that is what the file holds."""
-    if not path.is_file():
-        return None
-    try:
-        found = Tokenizer.load(path)
-    except ValueError:
-        return None
-    return None if isinstance(found, PublishedTokenizer) else found
 
 
 def check_files_come_back(tokenizers: Mapping[str, Tokenizer], config: Any, content: Any) -> None:
@@ -73,7 +58,7 @@ def check_files_come_back(tokenizers: Mapping[str, Tokenizer], config: Any, cont
 
 
 def content_of(tokenizer: Tokenizer) -> tuple[Any, ...]:
-    """All that there is to a tokenizer, but for the model's configuration, which lies beside it."""
+    """What a tokenizer is, without the model's configuration, which is beside it."""
     if not isinstance(tokenizer, PublishedTokenizer):
         return type(tokenizer), tokenizer.to_dict()
     files = {name: content for name, content in tokenizer.files.items() if name != CONFIG}

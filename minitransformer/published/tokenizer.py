@@ -51,12 +51,10 @@ class PublishedTokenizer(Tokenizer):
         ValueError: if a file is damaged, or is for a class that is not known here.
 
     Example:
-        >>> words = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "zwei": 3, "##und": 4, "##zig": 5}
-        >>> tokenizer = PublishedTokenizer({"vocab.txt": "\\n".join(words).encode()})
-        >>> tokenizer.encode("Zweiundzig", add_special_tokens=True)
-        [1, 3, 4, 5, 2]
-        >>> tokenizer.decode([1, 3, 4, 5, 2]), tokenizer.cls_id, tokenizer.pad_id
-        ('zweiundzig', 1, None)
+        >>> model = {"type": "WordLevel", "vocab": {"?": 0, "zwei": 1}, "unk_token": "?"}
+        >>> words = PublishedTokenizer.from_dict({"model": model})
+        >>> words.encode("zwei"), words.decode([1]), words.unk_id, words.pad_id
+        ([1], 'zwei', 0, None)
     """
 
     # Of a published tokenizer, these belong to the instance.
@@ -115,8 +113,7 @@ class PublishedTokenizer(Tokenizer):
         """Read the tokenizer of a folder, or of a model on the Hugging Face Hub.
 
         The first of these that is there is read: `tokenizer.json`; `source.spm` and `target.spm`
-        with `vocab.json` (Marian); `vocab.json` and `merges.txt` (GPT-2, RoBERTa, BART, Qwen);
-        `vocab.txt` (BERT, DistilBERT); `spiece.model` (T5); `tokenizer.model` (Llama 1 and 2).
+        with `vocab.json` (Marian); `spiece.model` (T5); `tokenizer.model` (Llama 1 and 2).
         Which tokens are special for what is read from `tokenizer_config.json`,
         `special_tokens_map.json` or `config.json`.
 
@@ -191,7 +188,7 @@ class PublishedTokenizer(Tokenizer):
                 are always found.
             add_special_tokens: whether to put around them what the model was trained with.
         """
-        return self.encoded(text, None, parse_special, add_special_tokens)[0]
+        return self.encoded([text], parse_special, add_special_tokens)[0]
 
     def begin(self, text: str, *, parse_special: bool | None = None) -> list[int]:
         """The ids of a text that a model is to go on with: what stood before texts in training."""
@@ -221,13 +218,12 @@ class PublishedTokenizer(Tokenizer):
         Returns:
             Ids and as many token types, which say to which text a token belongs (0 or 1 for BERT).
         """
-        return self.encoded(first, second, parse_special, add_special_tokens=True)
+        return self.encoded([first, second], parse_special, add_special_tokens=True)
 
     def encoded(
-        self, first: str, second: str | None, parse_special: bool | None, add_special_tokens: bool
+        self, texts: list[Any], parse_special: bool | None, add_special_tokens: bool
     ) -> tuple[list[int], list[int]]:
         """Ids and token types of one text or two."""
-        texts: list[Any] = [first] if second is None else [first, second]
         for text in texts:
             check_instance("text", text, str)
             if parse_special is None and (found := self.spelled.search(text)):

@@ -1,10 +1,9 @@
 """The files of a published tokenizer, as the content of one `tokenizer.json`.
 
-Older files hold only a vocabulary; what is done with it is in the class that reads them. Here the
-library `tokenizers` is told to do the same.
+A SentencePiece model holds only a vocabulary and how texts are cut; what is put around them is in
+the class that reads it. Here the library `tokenizers` is told to do the same.
 
-Source: the classes `GPT2Tokenizer`, `RobertaTokenizer`, `Qwen2Tokenizer`, `BertTokenizer`,
-`T5Tokenizer`, `LlamaTokenizer` and `MarianTokenizer` of the library `transformers`.
+Source: the classes `T5Tokenizer`, `LlamaTokenizer` and `MarianTokenizer` of `transformers`.
 """
 
 import json
@@ -19,45 +18,43 @@ Settings = Mapping[str, State]
 KINDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("tokenizer.json",): (),
     ("source.spm", "target.spm", "vocab.json"): ("marian",),
-    ("vocab.json", "merges.txt"): ("gpt2", "roberta", "bart", "qwen2", "qwen3"),
-    ("vocab.txt",): ("bert", "distilbert"),
     ("spiece.model",): ("t5", "mt5"),
     ("tokenizer.model",): ("llama", "mistral"),
 }
 """Files that make a tokenizer, of which the first that are all there are read; and for whom."""
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "config.json")
-KEPT = ("chat_template.jinja", "target_vocab.json")  # not read here
-FILES = (*(name for kind in KINDS for name in kind), *SETTINGS, *KEPT)
+KEPT = ("chat_template.jinja", "target_vocab.json", "vocab.txt", "merges.txt")  # not read here
+FILES = tuple(dict.fromkeys([*(n for kind in KINDS for n in kind), *SETTINGS, *KEPT]))
 
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>")
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def content_of(files: Mapping[str, bytes], settings: Settings, side: str) -> tuple[State, Any]:
     """The content of a `tokenizer.json`, and what cuts texts before it if SentencePiece does."""
     kind = next((kind for kind in KINDS if files.keys() >= set(kind)), None)
     if kind is None:
-        wanted = ", or ".join(" + ".join(names) for names in KINDS)
-        raise FileNotFoundError(f"there is no tokenizer: no {wanted}")
+        raise FileNotFoundError(
+            f"there is no tokenizer: no {', or '.join(' + '.join(names) for names in KINDS)}; "
+            "`transformers` makes a tokenizer.json of other files: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
     if side not in ("source", "target")[: 2 if "target.spm" in kind else 1]:
         raise ValueError(f"side is {side!r}, but there is one tokenizer for both sides")
-    config, cut = settings["tokenizer_config.json"], None
+    config = settings["tokenizer_config.json"]
     if not KINDS[kind]:
         return as_configured(parsed(files, "tokenizer.json"), config), None
-    family = family_of(kind, files, settings)
-    if kind == ("vocab.txt",):
-        made = word_piece(lines_of(files["vocab.txt"]), config)
-    elif kind == ("vocab.json", "merges.txt"):
-        made = byte_level(family, files, bool(config.get("add_prefix_space")))
-    else:
-        if "target_vocab.json" in files or config.get("separate_vocabs"):
-            raise ValueError("there is a vocabulary for each side, expected one for both")
-        file = files[f"{side}.spm" if family == "marian" else kind[0]]
-        cut = library("sentencepiece", "hub").SentencePieceProcessor(model_proto=file)
-        made = for_pieces(family, cut, parsed(files, "vocab.json"), config)
+    named = config.get("tokenizer_class") or settings["config.json"].get("model_type")
+    family = str(named or KINDS[kind][0]).removesuffix("Fast").removesuffix("Tokenizer").lower()
+    if family not in KINDS[kind]:
+        known = " or ".join(KINDS[kind])
+        raise ValueError(
+            f"{kind[0]} is for {named!r}, expected {known}; or convert it to a tokenizer.json"
+        )
+    if "target_vocab.json" in files or config.get("separate_vocabs"):
+        raise ValueError("there is a vocabulary for each side, expected one for both")
+    file = files[f"{side}.spm" if family == "marian" else kind[0]]
+    cut = library("sentencepiece", "hub").SentencePieceProcessor(model_proto=file)
+    made = for_pieces(family, cut, parsed(files, "vocab.json"), config)
     for token in added_later(settings):
         if made.token_to_id(token["content"]) is None:
             made.add_tokens([library("tokenizers", "hub").AddedToken(**token)])
@@ -85,55 +82,6 @@ def as_configured(state: State, config: State) -> State:
     return state
 
 
-def family_of(kind: tuple[str, ...], files: Mapping[str, bytes], settings: Settings) -> str:
-    """For which family of models older files are; a ValueError for one that is not known."""
-    config = settings["tokenizer_config.json"].get("tokenizer_class")
-    model = settings["config.json"].get("model_type")
-    family = str(config or model).removesuffix("Fast").removesuffix("Tokenizer").lower()
-    if not (config or model):
-        marks = {"<mask>": "roberta", "<|endoftext|>": "gpt2"} if "merges.txt" in kind else {}
-        vocab = parsed(files, "vocab.json")
-        family = next((name for mark, name in marks.items() if mark in vocab), "")
-        family = family if marks else KINDS[kind][0]
-    if family not in KINDS[kind]:
-        raise ValueError(
-            f"tokenizer_class is {config!r} and model_type {model!r}; without a tokenizer.json, "
-            f"{' + '.join(kind)} is read for {', '.join(KINDS[kind])}: name one of them as the "
-            "model_type of a config.json beside it, or convert it to a tokenizer.json"
-        )
-    return family
-
-
-def word_piece(tokens: list[str], config: State) -> Any:
-    """BERT's tokenizer."""
-    roles = ("unk", "sep", "cls", "pad", "mask")
-    return library("tokenizers", "hub").implementations.BertWordPieceTokenizer(
-        {token: index for index, token in enumerate(tokens)},
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-        strip_accents=config.get("strip_accents"),
-        lowercase=config.get("do_lower_case", True),
-        **{f"{r}_token": text_of(config.get(f"{r}_token")) or f"[{r.upper()}]" for r in roles},
-    )
-
-
-def byte_level(family: str, files: Mapping[str, bytes], space: bool) -> Any:
-    """GPT-2's tokenizer, RoBERTa's or BART's with tokens around texts, or Qwen's."""
-    tk, vocab = library("tokenizers", "hub"), parsed(files, "vocab.json")
-    merges = [tuple(line.split(" ")) for line in lines_of(files["merges.txt"])]
-    merges = [pair for pair in merges if pair[0] not in ("", "#version:")]
-    made = tk.implementations.ByteLevelBPETokenizer(vocab, merges, add_prefix_space=space)
-    if family.startswith("qwen"):
-        cut = tk.pre_tokenizers.Split(tk.Regex(QWEN_PATTERN), "isolated")
-        spell = tk.pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
-        made.normalizer = tk.normalizers.NFC()
-        made.pre_tokenizer = tk.pre_tokenizers.Sequence([cut, spell])
-    elif family in ("roberta", "bart"):
-        sep, cls = ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
-        made.post_processor = tk.processors.RobertaProcessing(sep, cls, add_prefix_space=space)
-    add_special(made, [token for token in SPECIAL if token in vocab])
-    return made
-
-
 def for_pieces(family: str, cut: Any, vocab: State, config: State) -> Any:
     """What finds the ids of SentencePiece's tokens; Marian has them in a file."""
     vocab = vocab or {cut.id_to_piece(index): index for index in range(cut.get_piece_size())}
@@ -143,7 +91,8 @@ def for_pieces(family: str, cut: Any, vocab: State, config: State) -> Any:
     vocab |= {token: len(vocab) + place for place, token in enumerate(sentinels)}
     tk = library("tokenizers", "hub")
     made = tk.Tokenizer(tk.models.WordLevel(vocab, "<unk>"))
-    add_special(made, [token for token in (*SPECIAL, *sentinels) if token in vocab])
+    special = [token for token in (*SPECIAL, *sentinels) if token in vocab]
+    made.add_special_tokens([tk.AddedToken(token, normalized=False) for token in special])
     is_llama = family in ("llama", "mistral")
     ends = {"marian": r"\A +| +\z", "t5": r"\A +", "mt5": r"\A +"}.get(family, r"\A ")
     joined = [tk.decoders.Replace("▁", " "), tk.decoders.ByteFallback(), tk.decoders.Fuse()]
@@ -156,12 +105,6 @@ def for_pieces(family: str, cut: Any, vocab: State, config: State) -> Any:
         special_tokens=[(token, vocab[token]) for token in (*before, *after)],
     )
     return made
-
-
-def add_special(made: Any, tokens: list[str]) -> None:
-    """Make these tokens special; a mask takes the space before it along."""
-    kind = library("tokenizers", "hub").AddedToken
-    made.add_special_tokens([kind(t, lstrip=t == "<mask>", normalized=False) for t in tokens])
 
 
 def added_later(settings: Settings) -> list[State]:
@@ -202,11 +145,6 @@ def parsed(files: Mapping[str, bytes], name: str) -> State:
     if not isinstance(content, dict):
         raise ValueError(f"{name} holds a {type(content).__name__}, expected an object")
     return content
-
-
-def lines_of(file: bytes) -> list[str]:
-    """The lines of a text file, which a line feed ends, and no other character."""
-    return file.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def text_of(token: Any) -> str | None:
