@@ -106,7 +106,7 @@ class TextModel:
         also = self.model.stop_ids if hasattr(self.model.config, "eos_ids") else ()
         return sorted({*also} if last is None else {last, *also})
 
-    def decode(self, rows: list[list[int]], options: Mapping[str, Any]) -> list[list[int]]:
+    def decode(self, rows: list[list[int]], options: dict[str, Any]) -> list[list[int]]:
         """The new tokens that `generate` finds for each row of ids, all in one batch."""
         pad_id, tokenizer = self.model.config.pad_id, self.tokenizers[self.sides[-1]]
         ids = pad_rows(rows, pad_id).to(self.device)
@@ -208,8 +208,8 @@ class Translator(TextModel):
             TypeError: if a pair is not two texts.
             ValueError: if there are no pairs, or `batch_size` is below 1.
         """
-        config, nats, count = self.model.config, 0.0, 0
-        examples = encode_pairs(some_pairs(pairs), *self.tokenizers.values(), config)
+        (src, tgt), config, nats, count = self.tokenizers.values(), self.model.config, 0.0, 0
+        examples = encode_pairs(some_pairs(pairs), src, tgt, config)
         with evaluating(self.model):
             for batch in epoch_batches(examples, batch_size, seed=0, epoch=0):
                 parts = (part.to(self.device) for part in collate(batch, config.pad_id))

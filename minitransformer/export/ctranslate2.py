@@ -19,7 +19,7 @@ from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.export.folder import export_folder, exportable_by_layers, tokens_of
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.transformer import Transformer
-from minitransformer.translator import TextGenerator, Translator
+from minitransformer.translator import TextModel
 
 __all__ = ["to_ctranslate2"]
 
@@ -37,7 +37,7 @@ QUANTIZATIONS = (None, "int8", "int16", "float16", "bfloat16")
 
 
 def to_ctranslate2(
-    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
+    model: TextModel | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
     *,
     quantization: str | None = None,
@@ -70,8 +70,8 @@ def to_ctranslate2(
 
     """
     library("ctranslate2", "export")
-    model, tokenizers = exportable_by_layers(model)
-    config = model.config
+    plain_model, tokenizers = exportable_by_layers(model)
+    config = plain_model.config
     if config.num_encoder_layers and config.positional_encoding in ("alibi", "rotary"):
         # Its encoders know no ALiBi, and turn the rows of a padded batch by wrong positions.
         raise ValueError(
@@ -81,7 +81,7 @@ def to_ctranslate2(
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {QUANTIZATIONS}, got {quantization!r}")
     with export_folder(folder, tokenizers) as unfinished:
-        spec = specification(model, tokens_of(model, tokenizers))
+        spec = specification(plain_model, tokens_of(plain_model, tokenizers))
         spec.validate()
         spec.optimize(quantization=quantization)
         spec.save(os.fspath(unfinished))

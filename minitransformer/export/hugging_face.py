@@ -20,13 +20,13 @@ from minitransformer.export.folder import export_folder, exportable_by_layers
 from minitransformer.export.relatives import as_relative
 from minitransformer.tokenizer_file import write_json
 from minitransformer.transformer import Transformer
-from minitransformer.translator import TextGenerator, Translator
+from minitransformer.translator import TextModel
 
 __all__ = ["to_transformers"]
 
 
 def to_transformers(
-    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
+    model: TextModel | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
 ) -> None:
     """Write a folder that `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM` reads.
@@ -55,15 +55,15 @@ def to_transformers(
 
 
     """
-    model, tokenizers = exportable_by_layers(model)
-    relative = as_relative(model)
+    plain_model, tokenizers = exportable_by_layers(model)
+    relative = as_relative(plain_model)
     files = [tokenizer.to_dict() for tokenizer in tokenizers.values()]
     if any(file != files[0] for file in files):
         raise ValueError("transformers has one tokenizer for both sides, got two different ones")
     with export_folder(folder, {}) as unfinished:
         relative.save_pretrained(unfinished)
         for file in files[:1]:
-            save_tokenizer(file, unfinished, model.config)
+            save_tokenizer(file, unfinished, plain_model.config)
 
 
 def save_tokenizer(file: dict[str, Any], folder: Path, config: Any) -> None:

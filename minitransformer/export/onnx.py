@@ -22,7 +22,7 @@ from minitransformer.export.folder import export_folder, exportable
 from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
 from minitransformer.transformer import Transformer
-from minitransformer.translator import TextGenerator, Translator
+from minitransformer.translator import TextModel
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +31,7 @@ __all__ = ["as_graph", "to_onnx"]
 
 
 def to_onnx(
-    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
+    model: TextModel | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
 ) -> None:
     """Write the graphs of a model, each a file with all its weights.
@@ -60,11 +60,11 @@ def to_onnx(
     """
     for name in ("onnx", "onnxscript"):
         library(name, "export")
-    model, tokenizers = exportable(model)
+    plain_model, tokenizers = exportable(model)
     with export_folder(folder, tokenizers) as unfinished:
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.
-        for name, program in programs(model, "reference").items():
+        for name, program in programs(plain_model, "reference").items():
             graph = as_graph(program, INPUTS[name], OUTPUTS[name], AXES[name])
             (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
 

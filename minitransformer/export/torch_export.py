@@ -23,7 +23,7 @@ from minitransformer.positional_encoding import (
 )
 from minitransformer.rotary import RotaryPositionalEncoding
 from minitransformer.transformer import Transformer
-from minitransformer.translator import TextGenerator, Translator
+from minitransformer.translator import TextModel
 
 __all__ = ["OLDEST_TORCH", "copy_with", "programs", "to_torch", "traced"]
 
@@ -117,7 +117,7 @@ def traced(
 
 
 def to_torch(
-    model: Translator | TextGenerator | Transformer | DecoderOnlyTransformer,
+    model: TextModel | Transformer | DecoderOnlyTransformer,
     folder: str | os.PathLike[str],
 ) -> None:
     """Write graphs that ``torch.export.load`` reads, each a file of its own: `encoder.pt2`, ...
@@ -146,7 +146,7 @@ def to_torch(
 
 
     """
-    model, tokenizers = exportable(model)
+    plain_model, tokenizers = exportable(model)
     with export_folder(folder, tokenizers) as unfinished:
-        for name, program in programs(model).items():
+        for name, program in programs(plain_model).items():
             torch.export.save(program, unfinished / f"{name}.pt2")

@@ -19,8 +19,9 @@ with warnings.catch_warnings():
 transformers.logging.set_verbosity_error()
 
 ROLES = ("pad", "bos", "eos", "unk", "mask", "cls", "sep")
-SIGNS = "'s 'LL don't 'ſ 1234567 x² ½ Ⅷ ① ㍿ … «a» é ệ ﬁ İ ß Σ ς Ａ\u0301 e\u0323\u0302 ²\u0301 👩‍👩‍👧‍👦 😀"
-TOKENS = "\u200d \x00 a\x00b \ufffd ▁ ▁▁a <0x0A> ##a Ġ </ ▁</s> a</s>b [MASK] <unk>"
+SIGNS = "'s 'LL don't 'ſ 1234567 ½ Ⅷ ① ㍿ … «a» é ệ ﬁ İ ß Σ ς 👩‍👩‍👧‍👦 😀"
+TOKENS = "Ａ\u0301 e\u0323\u0302 ²\u0301 x² \u200d \x00 a\x00b \ufffd"
+TOKENS += " ▁ ▁▁a <0x0A> ##a Ġ </ ▁</s> a</s>b [MASK] <unk>"
 SPACES = "|  |\n|\n\n |\t|\r\n|   \n  |\u3000|\xa0| \x1c |\x85|\u200b| 12|[UNK] a|one <mask>."
 LONG = ("ab" * 500, "a" * 1000, "the cat" * 150 + " " * 300, "<|endoftext|> <|im_end|>")
 ODD = [*SIGNS.split(), *TOKENS.split(), *SPACES.split("|"), *LONG]
