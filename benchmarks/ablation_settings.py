@@ -20,9 +20,9 @@ from minitransformer import (
     RMSNorm,
     TokenEmbedding,
 )
-from minitransformer.models.assembly import start_normal
-from minitransformer.models.t5_layers import RelativePositionBias, Scaled
+from minitransformer.models.t5_layers import RelativePositionBias
 from minitransformer.tasks.jobs import start_as_identity
+from minitransformer.transformer import start_normal
 
 MODEL: dict[str, Any] = {
     "d_model": 64,
@@ -129,9 +129,9 @@ def norm_of_queries_and_keys(model: Any, generator: torch.Generator) -> None:
 
 
 def no_attention_scale(model: Any, generator: torch.Generator) -> None:
-    """Scores as they are, not divided by √e: queries are multiplied by it first."""
+    """Scores as they are, not divided by √e."""
     for part in attentions(model):
-        part.norm_q, part.norm_k = Scaled(math.sqrt(part.d_k)), nn.Identity()
+        part.attention.scale = 1.0
 
 
 def dropout_inside(model: Any, generator: torch.Generator) -> None:

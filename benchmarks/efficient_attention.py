@@ -275,16 +275,16 @@ def attention_of(method: str, d_model: int, num_heads: int) -> nn.Module:
     """The attention of a method; "window 8" has a window of 8."""
     if method == "latent":
         return LatentAttending(d_model, num_heads, d_model // 4)
-    attention = MultiHeadAttention(
-        d_model, num_heads, num_kv_heads=1 if method == "one head of keys" else None
-    )
+    parts: dict[str, Any] = {}
+    if method == "one head of keys":
+        parts["num_kv_heads"] = 1
     if method.startswith("window"):
-        attention.window = int(method.split()[1])
+        parts["window"] = int(method.split()[1])
     if method == "linear":
-        attention.attention = LinearAttending()
+        parts["attention"] = LinearAttending()
     if method == "delta rule":
-        attention.attention = DeltaAttending(attention.d_k)
-    return attention
+        parts["attention"] = DeltaAttending(d_model // num_heads)
+    return MultiHeadAttention(d_model, num_heads, **parts)
 
 
 def numbers_kept(method: str, length: int, d_model: int, num_heads: int) -> int:

@@ -94,7 +94,7 @@ class ByHand:
 
 def norm_of(norm: LayerNorm) -> tuple[object, ...]:
     """What `torch.layer_norm` wants after the vectors."""
-    return norm.gain.shape, norm.gain.detach(), norm.bias.detach(), norm.eps
+    return norm.weight.shape, norm.weight.detach(), norm.bias.detach(), norm.eps
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def pairs_of_layers(stack: Any, twin: Any) -> Iterator[tuple[Tensor, Tensor]]:
             yield linear.weight, twin_linear.weight
             yield linear.bias, twin_linear.bias
     for norm, twin_norm in norms:
-        yield norm.weight, twin_norm.gain
+        yield norm.weight, twin_norm.weight
         yield norm.bias, twin_norm.bias
 
 

@@ -93,7 +93,11 @@ def causal_mask(
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, mask: Mask | None = None, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """How much each query takes from each key: softmax(Q Kᵀ / √d_k + bias), zero where masked.
 
@@ -105,6 +109,7 @@ def attention_weights(
         mask: boolean, broadcastable to (..., q, k); True = may be attended. Or "causal", for
             `causal_mask(q, k)`.
         bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
+        scale: what Q Kᵀ is multiplied by; 1/√d_k when left out.
 
     Returns:
         Weights, (..., q, k), the dtype of `query`. Rows sum to 1, or to 0 with nothing to see.
@@ -126,8 +131,9 @@ def attention_weights(
     dtype = query.dtype
     # At least float32, as in PyTorch's kernel: bfloat16 rounds a score of 40 by up to 0.125.
     wide = torch.promote_types(dtype, torch.float32)
+    query = query.to(wide) / math.sqrt(query.size(-1)) if scale is None else query.to(wide) * scale
     with without_autocast(query):
-        scores = query.to(wide) / math.sqrt(query.size(-1)) @ key.to(wide).transpose(-2, -1)
+        scores = query @ key.to(wide).transpose(-2, -1)
     if bias is not None:
         bias = bias.to(dtype)
         scores = scores + bias
@@ -148,6 +154,8 @@ def scaled_dot_product_attention(
     bias: Tensor | None = None,
     *,
     dropout: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
     backend: Backend = "sdpa",
 ) -> Tensor:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V, with a bias added to the scores if given.
@@ -163,6 +171,9 @@ def scaled_dot_product_attention(
         bias: floating point, broadcastable to (..., q, k); added to the scores (see `ALiBi`).
             -inf masks.
         dropout: probability of zeroing a weight; the others are scaled by 1/(1 - dropout).
+        scale: what Q Kᵀ is multiplied by; 1/√d_k when left out.
+        enable_gqa: each head of keys and values, (..., heads, k, e), serves as many heads of
+            queries as it takes.
         backend: "reference" is the explicit formula, "sdpa" PyTorch's fused kernel, which
             does not write the (q, k) weights to memory.
 
@@ -183,13 +194,16 @@ def scaled_dot_product_attention(
     """
     check_values(key, value)
     check_attention_settings(dropout, backend)
+    if enable_gqa:
+        group = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
     if backend == "reference":
-        weights = attention_weights(query, key, mask, bias)
+        weights = attention_weights(query, key, mask, bias, scale)
         return F.dropout(weights, dropout) @ value if dropout else weights @ value
     is_square = query.size(-2) == key.size(-2)
     if isinstance(mask, str) and mask == "causal" and bias is None and is_square:
         check_attention(query, key)
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return F.scaled_dot_product_attention(query, key, value, None, dropout, True, scale=scale)
     allowed = as_tensor(mask, query, key)
     check_attention(query, key, allowed, bias)
     seen = None if allowed is None else torch.atleast_2d(allowed)  # a mask, or a bias with one
@@ -197,13 +211,13 @@ def scaled_dot_product_attention(
         bias = torch.atleast_2d(bias.to(query.dtype))
         seen = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
     if seen is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        return F.scaled_dot_product_attention(query, key, value, None, dropout, scale=scale)
     # For a row with no allowed key kernels have given NaN or 0: open such rows, zero the output.
     empty = ~(seen if bias is None else seen != -torch.inf).any(dim=-1, keepdim=True)
     if query.device.type == "cpu" and known(empty.any()) is False:  # a GPU would have to wait
-        return F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
+        return F.scaled_dot_product_attention(query, key, value, seen, dropout, scale=scale)
     seen = seen.masked_fill(empty, 1.0)
-    output = F.scaled_dot_product_attention(query, key, value, seen, dropout_p=dropout)
+    output = F.scaled_dot_product_attention(query, key, value, seen, dropout, scale=scale)
     return output.masked_fill(empty, 0.0)
 
 
@@ -222,6 +236,7 @@ class ScaledDotProductAttention(nn.Module):
     Args:
         dropout: probability of zeroing an attention weight while training.
         backend: "sdpa" or "reference".
+        scale: see `scaled_dot_product_attention`.
 
     Raises:
         ValueError: if `dropout` is outside [0, 1) or `backend` unknown.
@@ -229,10 +244,12 @@ class ScaledDotProductAttention(nn.Module):
     Built in chapter 4. Paper: section 3.2.1.
     """
 
-    def __init__(self, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
+    def __init__(
+        self, dropout: float = 0.0, backend: Backend = "sdpa", scale: float | None = None
+    ) -> None:
         super().__init__()
         check_attention_settings(dropout, backend)
-        self.dropout = dropout
+        self.dropout, self.scale = dropout, scale
         self.backend: Backend = backend
 
     def forward(
@@ -246,11 +263,12 @@ class ScaledDotProductAttention(nn.Module):
         """Attend; shapes and errors as in `scaled_dot_product_attention`."""
         dropout = self.dropout if self.training else 0.0
         return scaled_dot_product_attention(
-            query, key, value, mask, bias, dropout=dropout, backend=self.backend
+            query, key, value, mask, bias, dropout=dropout, scale=self.scale, backend=self.backend
         )
 
     def extra_repr(self) -> str:
-        return f"dropout={self.dropout}, backend={self.backend!r}"
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"dropout={self.dropout}, backend={self.backend!r}{scale}"
 
 
 class SelfAttention(nn.Module):

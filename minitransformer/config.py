@@ -34,11 +34,15 @@ class TransformerConfig:
         norm_first: False normalises after each residual connection (post-norm, the paper's),
             True before each sub-layer and once at the end of each stack (pre-norm).
         norm: "layer_norm" (the paper's) or "rms_norm".
+        eps: ε of the norms.
         attention_bias: whether the attention projections have biases; the paper's have none.
         num_kv_heads: heads of keys and values (grouped-query attention); divides num_heads, which
             it is when left out.
         positional_encoding: "sinusoidal" (the paper's) or "learned", added to the embedded tokens;
             "rotary" or "alibi", inside every self-attention; or "none".
+        rotary_base: the base of the angles of "rotary".
+        rotary_layout: see `RotaryPositionalEncoding`.
+        embedding_scale: what tokens' vectors are multiplied by; √d_model when left out.
         share_embeddings: source and target use one embedding (one vocabulary).
         tie_output: the output projection uses the target embedding's weight.
         max_len: longest sequence, in tokens, on either side; "alibi" and "none" have no longest.
@@ -69,9 +73,13 @@ class TransformerConfig:
     activation: str = "relu"
     norm_first: bool = False
     norm: str = "layer_norm"
+    eps: float = 1e-5
     attention_bias: bool = True
     num_kv_heads: int | None = None
     positional_encoding: str = "sinusoidal"
+    rotary_base: float = 10_000.0
+    rotary_layout: str = "interleaved"
+    embedding_scale: float | None = None
     share_embeddings: bool = False
     tie_output: bool = True
     max_len: int = 1024
@@ -170,21 +178,3 @@ class TransformerConfig:
             share_embeddings=True,
             **options,
         )
-
-    @property
-    def layer_options(self) -> dict[str, Any]:
-        """The keyword arguments of every `EncoderLayer` and `DecoderLayer` of the model."""
-        in_attention = self.positional_encoding in ("rotary", "alibi")
-        return {
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "norm_first": self.norm_first,
-            "norm": self.norm,
-            "attention_bias": self.attention_bias,
-            "num_kv_heads": self.num_kv_heads,
-            "positional_encoding": self.positional_encoding if in_attention else None,
-            "max_len": self.max_len,
-        }

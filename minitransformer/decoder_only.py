@@ -14,7 +14,6 @@ from minitransformer.checks import check_ids, check_padding
 from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Encoder
 from minitransformer.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.transformer import TokenModel, cached_length
 
@@ -50,13 +49,11 @@ class DecoderOnlyTransformer(TokenModel):
                 f"num_encoder_layers must be 0, got {config.num_encoder_layers}; "
                 "TransformerConfig.decoder_only makes such a configuration"
             )
-        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
-        self.decoder = Encoder(config.num_decoder_layers, **config.layer_options)
-        self.output_projection = OutputProjection(
-            config.tgt_vocab_size,
-            config.d_model,
-            tied_to=self.embedding if config.tie_output else None,
-        )
+        vocab_size, d_model = config.tgt_vocab_size, config.d_model
+        self.embedding = TokenEmbedding(vocab_size, d_model, scale=config.embedding_scale)
+        self.decoder = self.stack(config.num_decoder_layers)
+        tied_to = self.embedding if config.tie_output else None
+        self.output_projection = OutputProjection(vocab_size, d_model, tied_to=tied_to)
         self.initialise(generator)
 
     def decode(

@@ -3,8 +3,8 @@
 Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.1.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from minitransformer.checks import check_at_least_1
 from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import NORMS, LayerNorm, ResidualConnection, RMSNorm
+from minitransformer.layer_norm import LayerNorm, Norm, ResidualConnection, RMSNorm
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.packing import POSITION_WISE, PackedMask
 
@@ -30,14 +30,12 @@ class EncoderLayer(nn.Module):
         d_model: width, d.
         num_heads: heads of the attention, h.
         d_ff: inner width of the feed-forward network, f.
+        self_attention: a module with the `forward` of `MultiHeadAttention`, which is what it is
+            when left out.
+        feed_forward: a module from (..., d) to (..., d); a `FeedForward` when left out.
         dropout: see `ResidualConnection`.
-        activation: see `FeedForward`.
         norm_first: see `ResidualConnection`.
         norm: see `ResidualConnection`.
-        attention_bias: the `bias` of each `MultiHeadAttention`.
-        num_kv_heads: see `MultiHeadAttention`.
-        positional_encoding: of self-attention, see `MultiHeadAttention`.
-        max_len: see `MultiHeadAttention`.
 
     Example:
         >>> import torch
@@ -51,28 +49,18 @@ class EncoderLayer(nn.Module):
     def __init__(
         self,
         d_model: int,
-        num_heads: int,
-        d_ff: int,
+        num_heads: int = 8,
+        d_ff: int = 2048,
         *,
+        self_attention: nn.Module | None = None,
+        feed_forward: nn.Module | None = None,
         dropout: float = 0.1,
-        activation: str = "relu",
         norm_first: bool = False,
-        norm: str = "layer_norm",
-        attention_bias: bool = True,
-        num_kv_heads: int | None = None,
-        positional_encoding: Literal["rotary", "alibi"] | None = None,
-        max_len: int = 1024,
+        norm: Norm = "layer_norm",
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(
-            d_model,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            bias=attention_bias,
-            positional_encoding=positional_encoding,
-            max_len=max_len,
-        )
-        self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
+        self.self_attention = self_attention or MultiHeadAttention(d_model, num_heads)
+        self.feed_forward = feed_forward or FeedForward(d_model, d_ff)
         residual: dict[str, Any] = {"dropout": dropout, "norm_first": norm_first, "norm": norm}
         self.residual_1 = ResidualConnection(d_model, **residual)
         self.residual_2 = ResidualConnection(d_model, **residual)
@@ -101,8 +89,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Three sub-layers: masked self-attention, cross-attention to the encoder, feed-forward.
 
-    Its arguments are those of `EncoderLayer`, and hold for both attentions; positions are of
-    self-attention alone.
+    Its arguments are those of `EncoderLayer`, and `cross_attention`, as `self_attention`.
 
     Example:
         >>> import torch
@@ -116,31 +103,20 @@ class DecoderLayer(nn.Module):
     def __init__(
         self,
         d_model: int,
-        num_heads: int,
-        d_ff: int,
+        num_heads: int = 8,
+        d_ff: int = 2048,
         *,
+        self_attention: nn.Module | None = None,
+        cross_attention: nn.Module | None = None,
+        feed_forward: nn.Module | None = None,
         dropout: float = 0.1,
-        activation: str = "relu",
         norm_first: bool = False,
-        norm: str = "layer_norm",
-        attention_bias: bool = True,
-        num_kv_heads: int | None = None,
-        positional_encoding: Literal["rotary", "alibi"] | None = None,
-        max_len: int = 1024,
+        norm: Norm = "layer_norm",
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(
-            d_model,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            bias=attention_bias,
-            positional_encoding=positional_encoding,
-            max_len=max_len,
-        )
-        self.cross_attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads=num_kv_heads, bias=attention_bias
-        )
-        self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
+        self.self_attention = self_attention or MultiHeadAttention(d_model, num_heads)
+        self.cross_attention = cross_attention or MultiHeadAttention(d_model, num_heads)
+        self.feed_forward = feed_forward or FeedForward(d_model, d_ff)
         residual: dict[str, Any] = {"dropout": dropout, "norm_first": norm_first, "norm": norm}
         self.residual_1 = ResidualConnection(d_model, **residual)
         self.residual_2 = ResidualConnection(d_model, **residual)
@@ -173,26 +149,29 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; with pre-norm, one more layer norm at its end.
+    """A stack of encoder layers, and a norm at its end where layers are pre-norm.
 
     Args:
-        num_layers: number of layers, the paper's N.
-        layer_options: the keyword arguments of each `EncoderLayer`.
+        layers: the layers, in order; the paper has N = 6.
+        norm: of what comes out of the last one; with pre-norm nothing else normalises it.
+
+    Raises:
+        ValueError: if there are no layers.
 
     Example:
         >>> import torch
-        >>> encoder = Encoder(2, d_model=12, num_heads=3, d_ff=20)
+        >>> encoder = Encoder([EncoderLayer(12, num_heads=3, d_ff=20) for _ in range(2)])
         >>> encoder(torch.randn(2, 5, 12)).shape
         torch.Size([2, 5, 12])
 
     Built in chapter 8. Paper: section 3.1.
     """
 
-    def __init__(self, num_layers: int, **layer_options: Any) -> None:
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:
         super().__init__()
-        check_at_least_1(num_layers=num_layers)
-        self.layers = nn.ModuleList(EncoderLayer(**layer_options) for _ in range(num_layers))
-        self.norm = final_norm(layer_options)
+        self.layers = nn.ModuleList(layers)
+        check_at_least_1(layers=len(self.layers))
+        self.norm = norm or nn.Identity()
 
     def forward(
         self,
@@ -207,26 +186,29 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers; with pre-norm, one more layer norm at its end.
+    """A stack of decoder layers, and a norm at its end where layers are pre-norm.
 
     Args:
-        num_layers: number of layers, the paper's N.
-        layer_options: the keyword arguments of each `DecoderLayer`.
+        layers: the layers, in order; the paper has N = 6.
+        norm: of what comes out of the last one; with pre-norm nothing else normalises it.
+
+    Raises:
+        ValueError: if there are no layers.
 
     Example:
         >>> import torch
-        >>> decoder = Decoder(2, d_model=12, num_heads=3, d_ff=20)
+        >>> decoder = Decoder([DecoderLayer(12, num_heads=3, d_ff=20) for _ in range(2)])
         >>> decoder(torch.randn(2, 4, 12), torch.randn(2, 5, 12), "causal").shape
         torch.Size([2, 4, 12])
 
     Built in chapter 8. Paper: section 3.1.
     """
 
-    def __init__(self, num_layers: int, **layer_options: Any) -> None:
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:
         super().__init__()
-        check_at_least_1(num_layers=num_layers)
-        self.layers = nn.ModuleList(DecoderLayer(**layer_options) for _ in range(num_layers))
-        self.norm = final_norm(layer_options)
+        self.layers = nn.ModuleList(layers)
+        check_at_least_1(layers=len(self.layers))
+        self.norm = norm or nn.Identity()
 
     def forward(
         self,
@@ -241,13 +223,6 @@ class Decoder(nn.Module):
             cache = None if caches is None else caches[index]
             tgt = layer(tgt, memory, tgt_mask, memory_mask, cache)
         return self.norm(tgt)
-
-
-def final_norm(layer_options: dict[str, Any]) -> nn.Module:
-    """Pre-norm leaves the sum of all sub-layers unnormalised: normalise it at the end."""
-    if not layer_options.get("norm_first"):
-        return nn.Identity()
-    return NORMS[layer_options.get("norm", "layer_norm")](layer_options["d_model"])
 
 
 SUBLAYERS = ("residual_1", "residual_2", "feed_forward", "self_attention")

@@ -74,12 +74,12 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         if isinstance(module, ScaledDotProductAttention):
             owner = name.rpartition(".")[0]
 
-            def record(_: nn.Module, args: Any, named: Any, owner: str = owner) -> None:
+            def record(core: Any, args: Any, named: Any, owner: str = owner) -> None:
                 names = ("query", "key", "value", "mask", "bias")
                 inputs = dict(zip(names, args, strict=False)) | named
                 inputs.pop("value")
                 with torch.no_grad():
-                    maps[owner] = attention_weights(**inputs)
+                    maps[owner] = attention_weights(**inputs, scale=core.scale)
 
             handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
     try:

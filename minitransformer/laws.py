@@ -186,7 +186,7 @@ def attention_is_the_formula(case: Case) -> Found:
         names = ("query", "key", "value", "mask", "bias")
         inputs = dict(zip(names, args, strict=False)) | named
         value = inputs.pop("value")
-        expected = attention_weights(**inputs) @ value
+        expected = attention_weights(**inputs, scale=module.scale) @ value
         worst[0] = max(worst[0], float((output - expected).abs().max() / expected.abs().max()))
 
     for module in case.model.modules():

@@ -17,14 +17,14 @@ from minitransformer.dropout import Dropout
 __all__ = ["LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
 
 
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """LN(x) = γ (x − μ) / √(σ² + ε) + β, over the last axis, written out.
 
     μ is the mean and σ² the biased variance (divided by d, not d − 1) of each position.
 
     Args:
         x: (..., d), floating point.
-        gain: γ, (d,).
+        weight: γ, (d,).
         bias: β, (d,).
         eps: ε, inside the root.
 
@@ -41,7 +41,7 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tens
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))
     mean = numbers.mean(dim=-1, keepdim=True)
     variance = numbers.var(dim=-1, keepdim=True, unbiased=False)
-    return (gain * (numbers - mean) / torch.sqrt(variance + eps) + bias).to(x.dtype)
+    return (weight * (numbers - mean) / torch.sqrt(variance + eps) + bias).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -60,7 +60,7 @@ class LayerNorm(nn.Module):
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
         check_at_least_1(d_model=d_model)
-        self.gain = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.eps = eps
 
@@ -71,17 +71,17 @@ class LayerNorm(nn.Module):
             >>> LayerNorm(2)(torch.tensor([[0.0, 100.0]])).round()
             tensor([[-1.,  1.]], grad_fn=<RoundBackward0>)
         """
-        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     """RMSNorm(x) = γ x / √(mean of x² + ε), over the last axis, written out.
 
     Layer norm without its mean and its bias: the vector keeps its direction before γ.
 
     Args:
         x: (..., d), floating point.
-        gain: γ, (d,).
+        weight: γ, (d,).
         eps: ε, inside the root.
 
     Returns:
@@ -95,7 +95,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
     """
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))  # as in `layer_norm`
     mean_square = numbers.square().mean(dim=-1, keepdim=True)
-    return (gain * numbers / torch.sqrt(mean_square + eps)).to(x.dtype)
+    return (weight * numbers / torch.sqrt(mean_square + eps)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -114,7 +114,7 @@ class RMSNorm(nn.Module):
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
         check_at_least_1(d_model=d_model)
-        self.gain = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d_model))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,10 +124,21 @@ class RMSNorm(nn.Module):
             >>> RMSNorm(2)(torch.tensor([[0.0, 100.0]]))
             tensor([[0.0000, 1.4142]], grad_fn=<MulBackward0>)
         """
-        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+Norm = str | Callable[[int], nn.Module]
+"""A name of `NORMS`, or what makes a norm of a width."""
+
+
+def new_norm(norm: Norm, d_model: int) -> nn.Module:
+    """A norm by its name, or by what makes it."""
+    if not isinstance(norm, str):
+        return norm(d_model)
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {sorted(NORMS)}, got {norm!r}")
+    return NORMS[norm](d_model)
 
 
 class ResidualConnection(nn.Module):
@@ -140,7 +151,8 @@ class ResidualConnection(nn.Module):
         d_model: width, d.
         dropout: probability of zeroing an element of the sub-layer's output while training.
         norm_first: pre-norm if True.
-        norm: "layer_norm", the paper's, or "rms_norm".
+        norm: "layer_norm", the paper's, or "rms_norm"; or what makes a norm of a width, such as
+            `RMSNorm` or `partial(LayerNorm, eps=1e-12)`.
 
     Raises:
         ValueError: if the width is below 1, or `norm` is unknown.
@@ -154,12 +166,10 @@ class ResidualConnection(nn.Module):
         *,
         dropout: float = 0.0,
         norm_first: bool = False,
-        norm: str = "layer_norm",
+        norm: Norm = "layer_norm",
     ) -> None:
         super().__init__()
-        if norm not in NORMS:
-            raise ValueError(f"norm must be one of {sorted(NORMS)}, got {norm!r}")
-        self.norm = NORMS[norm](d_model)
+        self.norm = new_norm(norm, d_model)
         self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 

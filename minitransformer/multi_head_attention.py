@@ -3,8 +3,6 @@
 Built in chapter 5. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.2.2.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +10,6 @@ from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, 
 from minitransformer.checks import check_at_least_1, check_axes
 from minitransformer.decoding import KVCache
 from minitransformer.packing import POSITION_WISE, PackedMask
-from minitransformer.positional_encoding import ALiBi
-from minitransformer.rotary import RotaryPositionalEncoding
 
 __all__ = ["MultiHeadAttention"]
 
@@ -26,29 +22,28 @@ class MultiHeadAttention(nn.Module):
     one is multi-query attention): a cache then holds less, and the model is a little worse. In
     chapter 5 a single one for four heads of queries costs 3 to 5 points of next tokens right.
 
-    What some models do besides is put in place afterwards: in `rotary` and `position_bias` other
-    positions, in `norm_q` and `norm_k` a norm of each head's queries and keys, before they are
-    turned. A number as `window` lets queries see no key further back than the last `window` ones,
-    their own position included.
-
     Args:
         d_model: width in and out, d.
         num_heads: number of heads, h; divides d_model unless `d_k` is given.
         d_k: width of each head, e; d/h when left out.
         num_kv_heads: heads of keys and values; divides num_heads, which it is when left out.
-        dropout: probability of zeroing an attention weight while training; the paper has none here.
         bias: whether the four projections have biases; the paper's formula has none,
             `torch.nn.MultiheadAttention` has them.
-        positional_encoding: "rotary" or "alibi" for self-attention that knows positions (see
-            `RotaryPositionalEncoding`, `ALiBi`); None where vectors carry them, or none are meant.
-        max_len: longest sequence for "rotary".
-        backend: "sdpa" or "reference", see `scaled_dot_product_attention`.
+        output_bias: whether the last one, W^O, has one; as `bias` when left out.
+        rotary: rotates queries and keys by their positions, see `RotaryPositionalEncoding`.
+        position_bias: makes a bias of the scores, (h, q, k), see `ALiBi`.
+        norm_q: normalises each head's queries, before they are rotated.
+        norm_k: the same for keys.
+        window: how many keys a query sees, itself and those before; all when left out.
+        attention: computes the heads' outputs from queries, keys, values, mask and bias; a
+            `ScaledDotProductAttention` with the next three arguments when left out.
+        dropout: probability of zeroing an attention weight while training; the paper has none here.
+        scale: see `scaled_dot_product_attention`.
+        backend: see `scaled_dot_product_attention`.
 
     Raises:
         ValueError: if a size is below 1; if `num_heads` does not divide `d_model`, or
-            `num_kv_heads` not `num_heads`;
-            if `positional_encoding` is unknown, or "rotary" with an odd width of heads; if
-            `dropout` is outside [0, 1) or `backend` unknown.
+            `num_kv_heads` not `num_heads`; if `dropout` is outside [0, 1) or `backend` unknown.
 
     Example:
         >>> import torch
@@ -68,26 +63,26 @@ class MultiHeadAttention(nn.Module):
         *,
         d_k: int | None = None,
         num_kv_heads: int | None = None,
-        dropout: float = 0.0,
         bias: bool = True,
-        positional_encoding: Literal["rotary", "alibi"] | None = None,
-        max_len: int = 1024,
+        output_bias: bool | None = None,
+        rotary: nn.Module | None = None,
+        position_bias: nn.Module | None = None,
+        norm_q: nn.Module | None = None,
+        norm_k: nn.Module | None = None,
+        window: int | None = None,
+        attention: nn.Module | None = None,
+        dropout: float = 0.0,
+        scale: float | None = None,
         backend: Backend = "sdpa",
     ) -> None:
         super().__init__()
-        check_at_least_1(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        check_at_least_1(d_k=d_k, max_len=max_len)
+        check_at_least_1(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, d_k=d_k)
         if d_k is None and d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_heads % num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide num_heads, got {num_kv_heads} and {num_heads}"
-            )
-        if positional_encoding not in (None, "rotary", "alibi"):
-            raise ValueError(
-                "positional_encoding must be None, 'rotary' or 'alibi', "
-                f"got {positional_encoding!r}"
             )
         self.d_model = d_model
         self.num_heads = num_heads
@@ -96,14 +91,12 @@ class MultiHeadAttention(nn.Module):
         self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias=bias)
         self.w_k = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
         self.w_v = nn.Linear(d_model, num_kv_heads * self.d_k, bias=bias)
-        self.w_o = nn.Linear(num_heads * self.d_k, d_model, bias=bias)
-        rotary, alibi = positional_encoding == "rotary", positional_encoding == "alibi"
-        self.rotary = RotaryPositionalEncoding(self.d_k, max_len) if rotary else None
-        self.position_bias: nn.Module | None = ALiBi(num_heads) if alibi else None
-        self.norm_q: nn.Module | None = None
-        self.norm_k: nn.Module | None = None
-        self.window: int | None = None
-        self.attention = ScaledDotProductAttention(dropout, backend)
+        output_bias = bias if output_bias is None else output_bias
+        self.w_o = nn.Linear(num_heads * self.d_k, d_model, bias=output_bias)
+        self.rotary, self.position_bias = rotary, position_bias
+        self.norm_q, self.norm_k = norm_q, norm_k
+        self.window = window
+        self.attention = attention or ScaledDotProductAttention(dropout, backend, scale)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(b, n, heads·e) → (b, heads, n, e)."""
@@ -151,9 +144,11 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads if packed is None else packed.queries.pack(heads))
 
     def prepare(self, queries: Tensor, keys: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Norm and turn queries and keys, (b, heads, n, e), of positions start, start+1, ..."""
-        if self.norm_q is not None and self.norm_k is not None:
-            queries, keys = self.norm_q(queries), self.norm_k(keys)
+        """Norm and rotate queries and keys, (b, heads, n, e), of positions start, start+1, ..."""
+        if self.norm_q is not None:
+            queries = self.norm_q(queries)
+        if self.norm_k is not None:
+            keys = self.norm_k(keys)
         if self.rotary is not None:
             queries, keys = self.rotary(queries, start), self.rotary(keys, start)
         return queries, keys

@@ -219,17 +219,20 @@ def table_rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
     """Rows start, ..., start+length-1 of a table with a row for each position."""
     max_len = table.size(0)
     if isinstance(start, Tensor):
-        positions = (start[:, None] + torch.arange(length, device=start.device)).clamp(min=0)
-        try:
-            return table.to(start.device)[positions]
-        except IndexError:  # on a GPU nothing is raised: there CUDA itself asserts
-            end = length + int(start.max())
-            raise too_long(end, max_len) from None
+        return rows_at(table, start[:, None] + torch.arange(length, device=start.device))
     if start < 0:
         raise ValueError(f"start must be at least 0, got {start}")
     if start + length > max_len:
         raise too_long(start + length, max_len)
     return table[start : start + length]
+
+
+def rows_at(table: Tensor, positions: Tensor) -> Tensor:
+    """The rows of these positions; what is below 0 counts as 0."""
+    try:
+        return table.to(positions.device)[positions.clamp(min=0)]
+    except IndexError:  # on a GPU nothing is raised: there CUDA itself asserts
+        raise too_long(int(positions.max()) + 1, table.size(0)) from None
 
 
 def too_long(end: int, max_len: int) -> ValueError:

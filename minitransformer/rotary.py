@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.checks import check_at_least_1, check_positions
-from minitransformer.positional_encoding import Constants, table_rows
+from minitransformer.positional_encoding import Constants, rows_at, table_rows
 
 __all__ = ["RotaryPositionalEncoding", "rotary_frequencies"]
 
@@ -65,7 +65,8 @@ class RotaryPositionalEncoding(Constants):
         max_len: number of positions the table of angles holds.
         layout: "interleaved" or "half".
         frequencies: the angle between neighbouring positions, of each pair, in radians; (e/2,) or
-            fewer. `rotary_frequencies(d_k)` when left out.
+            fewer. `rotary_frequencies(d_k, base)` when left out.
+        base: see `rotary_frequencies`.
 
     Raises:
         ValueError: if a size is below 1, `d_k` is odd, `layout` is unknown, or there are more
@@ -85,6 +86,8 @@ class RotaryPositionalEncoding(Constants):
         max_len: int = 1024,
         layout: Layout = "interleaved",
         frequencies: Tensor | None = None,
+        *,
+        base: float = 10_000.0,
     ) -> None:
         super().__init__()
         check_at_least_1(d_k=d_k, max_len=max_len)
@@ -93,7 +96,7 @@ class RotaryPositionalEncoding(Constants):
         if layout not in ("interleaved", "half"):
             raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
         if frequencies is None:
-            frequencies = rotary_frequencies(d_k)
+            frequencies = rotary_frequencies(d_k, base)
         if frequencies.dim() != 1 or not 1 <= len(frequencies) <= d_k // 2:
             raise ValueError(
                 f"frequencies must be at most d_k/2={d_k // 2} numbers, one for each pair, "
@@ -104,33 +107,33 @@ class RotaryPositionalEncoding(Constants):
         angle = torch.arange(max_len, device="cpu")[:, None] * frequencies.double()
         self.table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Turn the vectors of positions start, start+1, ...
 
         Args:
             x: queries or keys, (..., n, e).
-            start: position of the first one; not 0 when decoding with a cache.
+            start: position of the first one, not 0 when decoding with a cache; or the position of
+                each, int64, broadcastable to (..., n).
 
         Returns:
             (..., n, e), the dtype of `x`; each vector keeps its length. It is turned in float32, in
             float64 if it has that dtype.
 
         Raises:
-            TypeError: if `start` is no int.
             ValueError: if a position lies past `max_len` or below 0, or `x` has another width.
         """
-        if isinstance(start, Tensor):
-            raise TypeError(f"start must be an int, got a tensor of shape {tuple(start.shape)}")
         if x.size(-1) != self.d_k:
             raise ValueError(f"x must have width d_k={self.d_k}, got {x.size(-1)}")
         interleaved, width = self.layout == "interleaved", self.table.size(-1)
         x, rest = x[..., :width], x[..., width:]
-        check_positions(x, start, self.table)
+        check_positions(x, 0, self.table)
         pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
         # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
         pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-        angles = table_rows(self.table, start, x.size(-2)).to(pairs)
-        turn = torch.complex(angles[:, 1::2], angles[:, 0::2])
+        each = isinstance(start, Tensor)
+        angles = rows_at(self.table, start) if each else table_rows(self.table, start, x.size(-2))
+        angles = angles.to(pairs)
+        turn = torch.complex(angles[..., 1::2], angles[..., 0::2])
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)
         turned = (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)
         return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned

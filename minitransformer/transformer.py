@@ -5,6 +5,7 @@ Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +16,22 @@ from minitransformer.config import TransformerConfig
 from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, Encoder
+from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.feed_forward import FeedForward
+from minitransformer.layer_norm import NORMS
+from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.positional_encoding import (
+    ALiBi,
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
 from minitransformer.pretrained import Pretrained
+from minitransformer.rotary import RotaryPositionalEncoding
 
 __all__ = ["Transformer"]
+
+POSITIONS = {"sinusoidal": SinusoidalPositionalEncoding, "learned": LearnedPositionalEncoding}
 
 
 class TokenModel(Pretrained):
@@ -37,18 +45,66 @@ class TokenModel(Pretrained):
     | other matrices | uniform, Glorot & Bengio (2010) |
     | learned positions | normal, mean 0, mean square 1/2 |
     | biases | 0 |
-    | norms | gain 1, bias 0 |
+    | norms | weight 1, bias 0 |
+
+    A model with layers of your own is a class derived from one of the two that overrides
+    `attention`, `layer` or `stack`. It is saved and loaded by its name, see `register`.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
         self.positions: nn.Module | None = None
-        if config.positional_encoding == "sinusoidal":
-            self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
-        elif config.positional_encoding == "learned":
-            self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
+        self.add_positions()
         self.dropout = Dropout(config.dropout)
+
+    def add_positions(self) -> None:
+        """Make the module that adds positions to tokens' vectors, if there is one."""
+        kind = POSITIONS.get(self.config.positional_encoding)
+        if kind is not None:
+            self.positions = kind(self.config.d_model, self.config.max_len)
+
+    def norm(self, d_model: int) -> nn.Module:
+        """A norm as configured."""
+        return NORMS[self.config.norm](d_model, self.config.eps)
+
+    def attention(self, *, cross: bool = False) -> nn.Module:
+        """An attention as configured; cross-attention knows no positions."""
+        config, d_k = self.config, self.config.d_model // self.config.num_heads
+        parts: dict[str, nn.Module] = {}
+        if config.positional_encoding == "rotary" and not cross:
+            parts["rotary"] = RotaryPositionalEncoding(
+                d_k, config.max_len, config.rotary_layout, base=config.rotary_base
+            )
+        elif config.positional_encoding == "alibi" and not cross:
+            parts["position_bias"] = ALiBi(config.num_heads)
+        return MultiHeadAttention(
+            config.d_model,
+            config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            bias=config.attention_bias,
+            **parts,
+        )
+
+    def layer(self, index: int, *, cross: bool = False) -> nn.Module:
+        """One layer as configured, of a decoder with cross-attention or of another stack."""
+        config = self.config
+        parts: dict[str, Any] = {
+            "self_attention": self.attention(),
+            "feed_forward": FeedForward(config.d_model, config.d_ff, activation=config.activation),
+            "dropout": config.dropout,
+            "norm_first": config.norm_first,
+            "norm": self.norm,
+        }
+        if not cross:
+            return EncoderLayer(config.d_model, **parts)
+        return DecoderLayer(config.d_model, cross_attention=self.attention(cross=True), **parts)
+
+    def stack(self, num_layers: int, *, cross: bool = False) -> Any:
+        """A `Decoder` with cross-attention, or else an `Encoder`."""
+        layers = [self.layer(index, cross=cross) for index in range(num_layers)]
+        norm = self.norm(self.config.d_model) if self.config.norm_first else None
+        return Decoder(layers, norm) if cross else Encoder(layers, norm)
 
     @property
     def max_len(self) -> float:
@@ -92,6 +148,25 @@ class TokenModel(Pretrained):
         return x
 
 
+def start_normal(model: nn.Module, std: float, generator: torch.Generator | None) -> None:
+    """Draw all matrices and tables from a normal distribution; biases start at 0, norms at 1.
+
+    Source: Radford et al. (2018), section 4.1, and Devlin et al.'s code, with a σ of 0.02.
+
+    Example:
+        >>> linear = nn.Linear(300, 200)
+        >>> start_normal(linear, 0.02, torch.Generator().manual_seed(0))
+        >>> round(linear.weight.std().item(), 3), linear.bias.abs().sum().item()
+        (0.02, 0.0)
+    """
+    tables = TokenEmbedding | OutputProjection | LearnedPositionalEncoding | nn.Embedding
+    for module in model.modules():
+        if isinstance(module, tables | nn.Linear | nn.Conv2d):
+            nn.init.normal_(module.weight, std=std, generator=generator)
+            if (bias := module._parameters.get("bias")) is not None:
+                nn.init.zeros_(bias)
+
+
 class Transformer(TokenModel):
     """The encoder-decoder Transformer: token ids in, scores of the next token out.
 
@@ -118,19 +193,15 @@ class Transformer(TokenModel):
                 f"num_encoder_layers must be at least 1, got {config.num_encoder_layers}; "
                 "a model without encoder is a DecoderOnlyTransformer"
             )
-        self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
-        self.tgt_embedding = (
-            self.src_embedding
-            if config.share_embeddings
-            else TokenEmbedding(config.tgt_vocab_size, config.d_model)
-        )
-        self.encoder = Encoder(config.num_encoder_layers, **config.layer_options)
-        self.decoder = Decoder(config.num_decoder_layers, **config.layer_options)
-        self.output_projection = OutputProjection(
-            config.tgt_vocab_size,
-            config.d_model,
-            tied_to=self.tgt_embedding if config.tie_output else None,
-        )
+        d_model, scale = config.d_model, config.embedding_scale
+        self.src_embedding = TokenEmbedding(config.src_vocab_size, d_model, scale=scale)
+        self.tgt_embedding = self.src_embedding
+        if not config.share_embeddings:
+            self.tgt_embedding = TokenEmbedding(config.tgt_vocab_size, d_model, scale=scale)
+        self.encoder = self.stack(config.num_encoder_layers)
+        self.decoder = self.stack(config.num_decoder_layers, cross=True)
+        tied_to = self.tgt_embedding if config.tie_output else None
+        self.output_projection = OutputProjection(config.tgt_vocab_size, d_model, tied_to=tied_to)
         self.initialise(generator)
 
     def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:

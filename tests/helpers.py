@@ -132,8 +132,8 @@ SMALL_JOB = Job(
 
 def torch_norm(ours):
     """An nn.LayerNorm with our gain and bias."""
-    twin = nn.LayerNorm(ours.gain.numel(), eps=ours.eps)
-    twin.load_state_dict({"weight": ours.gain, "bias": ours.bias})
+    twin = nn.LayerNorm(ours.weight.numel(), eps=ours.eps)
+    twin.load_state_dict({"weight": ours.weight, "bias": ours.bias})
     return twin
 
 

@@ -10,6 +10,10 @@ from minitransformer import (
     DecoderLayer,
     Encoder,
     EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    MultiHeadAttention,
+    RMSNorm,
     causal_mask,
     padding_mask,
 )
@@ -20,6 +24,17 @@ HIDDEN = ~SRC_MASK[:, 0, 0]  # the same, as torch wants it
 each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 each_activation = pytest.mark.parametrize("activation", ["relu", "gelu"])
 each_bias = pytest.mark.parametrize("attention_bias", [True, False], ids=["bias", "no bias"])
+
+
+def parts(activation, bias):
+    feed_forward = FeedForward(D, 20, activation=activation)
+    return {"self_attention": MultiHeadAttention(D, 3, bias=bias), "feed_forward": feed_forward}
+
+
+def stack_of(num_layers, kind, norm_first):
+    layers = [kind(**LAYER, norm_first=norm_first) for _ in range(num_layers)]
+    stack = Encoder if kind is EncoderLayer else Decoder
+    return shaken(stack(layers, LayerNorm(D) if norm_first else None))
 
 
 def assert_same_gradients(output, expected, inputs, twin_inputs):
@@ -34,8 +49,9 @@ def assert_same_gradients(output, expected, inputs, twin_inputs):
 @each_activation
 @each_bias
 def test_encoder_layer_equals_torch(norm_first, activation, attention_bias):
-    options = {"norm_first": norm_first, "activation": activation, "attention_bias": attention_bias}
-    layer = shaken(EncoderLayer(**LAYER, **options))
+    layer = shaken(
+        EncoderLayer(**LAYER, **parts(activation, attention_bias), norm_first=norm_first)
+    )
     twin = torch_layer(layer, nn.TransformerEncoderLayer, activation)
     x, y = (randn(B, S, D, grad=True) for _ in range(2))
     output, expected = layer(x, SRC_MASK), twin(y, src_key_padding_mask=HIDDEN)
@@ -47,8 +63,9 @@ def test_encoder_layer_equals_torch(norm_first, activation, attention_bias):
 @each_activation
 @each_bias
 def test_decoder_layer_equals_torch(norm_first, activation, attention_bias):
-    options = {"norm_first": norm_first, "activation": activation, "attention_bias": attention_bias}
-    layer = shaken(DecoderLayer(**LAYER, **options))
+    cross = MultiHeadAttention(D, 3, bias=attention_bias)
+    options = parts(activation, attention_bias) | {"cross_attention": cross}
+    layer = shaken(DecoderLayer(**LAYER, **options, norm_first=norm_first))
     twin = torch_layer(layer, nn.TransformerDecoderLayer, activation)
     x, y = ([randn(B, T, D, grad=True), randn(B, S, D, seed=3, grad=True)] for _ in range(2))
     output = layer(*x, causal_mask(T), SRC_MASK)
@@ -70,32 +87,32 @@ def test_layers_without_masks_see_everything(norm_first):
 
 @each_order
 def test_encoder_is_its_layers_in_order_and_the_last_norm(norm_first):
-    encoder = shaken(Encoder(3, **LAYER, norm_first=norm_first))
+    encoder = stack_of(3, EncoderLayer, norm_first)
     x = src = randn(B, S, D)
     for layer in encoder.layers:
         x = layer(x, SRC_MASK)
     if norm_first:
-        x = nn.functional.layer_norm(x, (D,), encoder.norm.gain, encoder.norm.bias)
+        x = nn.functional.layer_norm(x, (D,), encoder.norm.weight, encoder.norm.bias)
     assert_same(encoder(src, SRC_MASK), x)
     assert len(encoder.layers) == 3
 
 
 @each_order
 def test_decoder_is_its_layers_in_order_and_the_last_norm(norm_first):
-    decoder = shaken(Decoder(3, **LAYER, norm_first=norm_first))
+    decoder = stack_of(3, DecoderLayer, norm_first)
     memory = randn(B, S, D)
     x = tgt = randn(B, T, D, seed=3)
     for layer in decoder.layers:
         x = layer(x, memory, causal_mask(T), SRC_MASK)
     if norm_first:
-        x = nn.functional.layer_norm(x, (D,), decoder.norm.gain, decoder.norm.bias)
+        x = nn.functional.layer_norm(x, (D,), decoder.norm.weight, decoder.norm.bias)
     assert_same(decoder(tgt, memory, causal_mask(T), SRC_MASK), x)
     assert len(decoder.layers) == 3
 
 
 @each_order
 def test_encoder_does_not_know_the_order_of_its_input(norm_first):
-    encoder = shaken(Encoder(2, **LAYER, norm_first=norm_first))
+    encoder = stack_of(2, EncoderLayer, norm_first)
     x, order = randn(B, S, D), torch.tensor([3, 0, 6, 1, 5, 2, 4])
     assert_same(encoder(x[:, order], SRC_MASK[..., order]), encoder(x, SRC_MASK)[:, order])
 
@@ -120,5 +137,30 @@ def test_dropout_acts_only_while_training():
 def test_bad_sizes_are_refused_by_the_part_they_concern(kind):
     with pytest.raises(ValueError, match="num_heads must divide d_model, got 5 and 12"):
         kind(**LAYER | {"num_heads": 5})
-    with pytest.raises(ValueError, match=r"activation must be one of .* got 'tanh'"):
-        kind(**LAYER, activation="tanh")
+    with pytest.raises(ValueError, match=r"norm must be one of .* got 'batch_norm'"):
+        kind(**LAYER, norm="batch_norm")
+
+
+def test_parts_of_ones_own_are_what_the_layer_computes_with():
+    class Doubled(nn.Module):
+        def forward(self, query, key, value, mask=None, cache=None):
+            return 2 * query
+
+    layer = DecoderLayer(
+        D,
+        self_attention=Doubled(),
+        cross_attention=Doubled(),
+        feed_forward=nn.Identity(),
+        norm=lambda d: RMSNorm(d, eps=0.25),
+    ).eval()
+    assert {name.rpartition(".")[2] for name, _ in layer.named_parameters()} == {"weight"}
+    x = randn(B, T, D)
+    norm, expected = RMSNorm(D, eps=0.25), x
+    for factor in (3, 3, 2):
+        expected = norm(factor * expected)
+    assert_same(layer(x, x), expected)
+
+
+def test_a_stack_without_layers_is_refused():
+    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
+        Encoder([])

@@ -16,9 +16,11 @@ from helpers import (
 )
 
 from minitransformer import (
+    ALiBi,
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
+    RotaryPositionalEncoding,
     ScaledDotProductAttention,
     Transformer,
     TransformerConfig,
@@ -84,9 +86,10 @@ def test_inputs_given_by_name_are_recorded_too(unnamed):
     assert_same(maps[""], attention_weights(query, key, *tensors[3:]))
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "alibi"])
+@pytest.mark.parametrize("scheme", ["rotary", "position_bias"])
 def test_recorded_weights_know_positions_inside_attention(scheme):
-    attention = MultiHeadAttention(12, 6, num_kv_heads=2, positional_encoding=scheme)
+    part = {"rotary": RotaryPositionalEncoding(2), "position_bias": ALiBi(6)}[scheme]
+    attention = MultiHeadAttention(12, 6, num_kv_heads=2, scale=1.0, **{scheme: part})
     x = randn(B, K, 12)
     with record_attention(attention) as maps:
         output = attention(x, x, x, causal_mask(K))

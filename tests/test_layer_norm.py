@@ -16,7 +16,7 @@ def test_module_and_function_equal_torch_with_gradients(scale, eps):
     ours = shaken(LayerNorm(12, eps))
     torchs = torch_norm(ours)
     results = []
-    for norm in (torchs, ours, lambda x: layer_norm(x, ours.gain, ours.bias, eps)):
+    for norm in (torchs, ours, lambda x: layer_norm(x, ours.weight, ours.bias, eps)):
         x = (scale * (randn(2, 5, 12) + 1)).requires_grad_()
         output = norm(x)
         (output * randn(2, 5, 12, seed=4)).sum().backward()
@@ -30,9 +30,9 @@ def test_module_and_function_equal_torch_with_gradients(scale, eps):
 @pytest.mark.parametrize("eps", [1e-5, 1e-2])
 def test_rms_norm_equals_torch_with_gradients(scale, eps):
     ours, torchs = shaken(RMSNorm(12, eps)), nn.RMSNorm(12, eps)
-    torchs.load_state_dict({"weight": ours.gain})
+    torchs.load_state_dict({"weight": ours.weight})
     results = []
-    for norm in (torchs, ours, lambda x: rms_norm(x, ours.gain, eps)):
+    for norm in (torchs, ours, lambda x: rms_norm(x, ours.weight, eps)):
         x = (scale * (randn(2, 5, 12) + 1)).requires_grad_()
         output = norm(x)
         (output * randn(2, 5, 12, seed=4)).sum().backward()
@@ -106,7 +106,7 @@ def test_constant_row_becomes_the_bias():
 
 
 def test_new_norm_has_gain_one_and_bias_zero():
-    assert torch.equal(LayerNorm(12).gain, torch.ones(12))
+    assert torch.equal(LayerNorm(12).weight, torch.ones(12))
     assert torch.equal(LayerNorm(12).bias, torch.zeros(12))
 
 

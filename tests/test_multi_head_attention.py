@@ -141,7 +141,7 @@ def test_shared_heads_that_do_not_divide_the_heads_are_refused(num_kv_heads):
 @pytest.mark.parametrize("num_kv_heads", [3, 1])
 def test_rotary_turns_queries_and_keys_but_not_values(backend, num_kv_heads):
     options = {"num_kv_heads": num_kv_heads, "backend": backend}
-    attention = shaken(MultiHeadAttention(D, H, positional_encoding="rotary", **options))
+    attention = shaken(MultiHeadAttention(D, H, rotary=RotaryPositionalEncoding(E), **options))
     plain = MultiHeadAttention(D, H, **options)
     plain.load_state_dict(attention.state_dict())
     query, key, value = inputs()
@@ -164,7 +164,7 @@ def test_rotary_turns_queries_and_keys_but_not_values(backend, num_kv_heads):
 
 @each_backend
 def test_alibi_is_added_to_the_scores(backend):
-    attention = shaken(MultiHeadAttention(D, H, positional_encoding="alibi", backend=backend))
+    attention = shaken(MultiHeadAttention(D, H, position_bias=ALiBi(H), backend=backend))
     query, key, value = inputs()
     keys, values = (
         attention.split_heads(attention.w_k(key)),
@@ -177,9 +177,10 @@ def test_alibi_is_added_to_the_scores(backend):
     assert_same(attention(query, key, value, CAUSAL), expected)
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "alibi"])
+@pytest.mark.parametrize("scheme", ["rotary", "position_bias"])
 def test_cached_attention_equals_full_attention(scheme):
-    attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, positional_encoding=scheme))
+    part = {"rotary": RotaryPositionalEncoding(2), "position_bias": ALiBi(6)}[scheme]
+    attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, **{scheme: part}))
     x = inputs()[1]
     full = attention(x, x, x, causal_mask(K))
     cache = KVCache()
@@ -187,11 +188,6 @@ def test_cached_attention_equals_full_attention(scheme):
         new, mask = x[:, start:end], causal_mask(end - start, end)
         assert_same(attention(new, new, new, mask, cache), full[:, start:end])
         assert cache.length == end
-
-
-def test_unknown_scheme_is_refused():
-    with pytest.raises(ValueError, match="None, 'rotary' or 'alibi', got 'sinusoidal'"):
-        MultiHeadAttention(D, H, positional_encoding="sinusoidal")
 
 
 @pytest.mark.parametrize(("num_heads", "d_model"), [(5, 12), (24, 12)])
@@ -297,10 +293,10 @@ def test_heads_of_another_width():
 
 
 def test_queries_and_keys_are_normed_before_they_are_turned():
-    attention = shaken(MultiHeadAttention(D, H, positional_encoding="rotary"))
-    attention.norm_q, attention.norm_k = shaken(RMSNorm(E), seed=5), shaken(RMSNorm(E), seed=6)
-    query, key, value = inputs()
     turn = RotaryPositionalEncoding(E)
+    norms = {"norm_q": RMSNorm(E), "norm_k": RMSNorm(E)}
+    attention = shaken(MultiHeadAttention(D, H, rotary=turn, **norms))
+    query, key, value = inputs()
     queries = turn(attention.norm_q(attention.split_heads(attention.w_q(query))))
     keys = turn(attention.norm_k(attention.split_heads(attention.w_k(key))))
     values = attention.split_heads(attention.w_v(value))
@@ -312,15 +308,43 @@ def test_queries_and_keys_are_normed_before_they_are_turned():
 @each_backend
 @pytest.mark.parametrize("window", [1, 3, 6, 7, 100])
 def test_window_hides_what_lies_further_back(window, backend):
-    attention = shaken(MultiHeadAttention(D, H, backend=backend))
+    plain = shaken(MultiHeadAttention(D, H, backend=backend))
+    attention = MultiHeadAttention(D, H, backend=backend, window=window)
+    attention.load_state_dict(plain.state_dict())
     x = inputs()[1]
     near = torch.tensor([[q - k < window for k in range(K)] for q in range(K)])
-    expected = attention(x, x, x, near & causal_mask(K) & PADDING)
-    backwards = attention(x, x, x, near)
-    attention.window = window
+    expected = plain(x, x, x, near & causal_mask(K) & PADDING)
+    backwards = plain(x, x, x, near)
     assert_same(attention(x, x, x, causal_mask(K) & PADDING), expected)
     assert_same(attention(x, x, x), backwards)
     full, cache = attention(x, x, x, "causal"), KVCache()
     for start, end in ((0, 3), (3, 4), (4, K)):
         new = x[:, start:end]
         assert_same(attention(new, new, new, "causal", cache), full[:, start:end])
+
+
+@pytest.mark.parametrize(("bias", "output_bias"), [(True, False), (False, True)])
+def test_the_last_projection_has_its_own_bias(bias, output_bias):
+    attention = MultiHeadAttention(D, H, bias=bias, output_bias=output_bias)
+    assert [w.bias is not None for w in (attention.w_q, attention.w_o)] == [bias, output_bias]
+
+
+@each_backend
+def test_scale_is_what_scores_are_multiplied_by(backend):
+    usual = shaken(MultiHeadAttention(D, H, backend=backend))
+    attention = MultiHeadAttention(D, H, backend=backend, scale=1.0)
+    attention.load_state_dict(usual.state_dict())
+    with torch.no_grad():
+        attention.w_q.weight /= math.sqrt(E)
+        attention.w_q.bias /= math.sqrt(E)
+    assert_same(attention(*inputs(), CAUSAL), usual(*inputs(), CAUSAL))
+
+
+def test_what_heads_compute_is_an_argument():
+    class Sum(torch.nn.Module):
+        def forward(self, query, key, value, mask=None, bias=None):
+            return value.sum(-2, keepdim=True).expand_as(query)
+
+    attention = MultiHeadAttention(D, H, attention=Sum())
+    x = inputs()[1]
+    assert_same(attention(x, x, x), attention.w_o(attention.w_v(x).sum(1, True).expand_as(x)))

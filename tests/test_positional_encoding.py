@@ -221,11 +221,6 @@ def test_starts_one_for_each_row(scheme):
         encode(x, torch.tensor([0, 12]))
 
 
-def test_rotary_takes_no_starts_of_rows():
-    with pytest.raises(TypeError, match=r"start must be an int, got a tensor of shape \(2,\)"):
-        RotaryPositionalEncoding(12)(torch.zeros(2, 5, 12), torch.tensor([1, 2]))
-
-
 def test_alibi_refuses_more_queries_than_keys():
     with pytest.raises(ValueError, match="got 4 queries, 3 keys"):
         ALiBi(2)(4, 3)

@@ -93,6 +93,18 @@ def test_rotary_refuses_odd_widths_and_unknown_layouts():
         RotaryPositionalEncoding(4, layout="pairs")
 
 
+@each_layout
+def test_positions_may_be_any(layout):
+    x, rotary = randn(2, 3, 4, 12), RotaryPositionalEncoding(12, 16, layout)
+    positions = torch.tensor([[0, 9, 2, 15], [3, 3, 3, 4]])
+    output = rotary(x, positions[:, None])
+    for row, place in ((0, 1), (1, 0), (1, 3)):
+        start = int(positions[row, place])
+        assert_same(output[row, :, place], rotary(x[row, :, place : place + 1], start)[:, 0])
+    with pytest.raises(ValueError, match="17 positions is longer than max_len=16"):
+        rotary(x, positions + 1)
+
+
 # --- other frequencies
 
 
@@ -105,6 +117,8 @@ def test_the_papers_frequencies_make_the_sinusoidal_table(d_k):
 def test_frequencies_follow_the_formula(base):
     expected = torch.tensor([base ** (-2 * i / 12) for i in range(6)], dtype=torch.float64)
     assert_same(rotary_frequencies(12, base), expected, 1e-12)
+    table = RotaryPositionalEncoding(12, 16, base=base).table
+    assert_same(table[:, 0::2], (torch.arange(16)[:, None] * expected).sin().float())
 
 
 @each_layout

@@ -88,7 +88,7 @@ def test_modern_is_a_little_llama(since_2017, new_model):
     assert isinstance(model.decoder.norm, RMSNorm)
     assert layer.self_attention.rotary is not None
     assert layer.self_attention.num_kv_heads == 3
-    assert layer.self_attention.norm_k.gain.shape == (2,)
+    assert layer.self_attention.norm_k.weight.shape == (2,)
     assert layer.feed_forward.w_3.weight.shape == (18, 12)
     assert model.output_projection.weight is not model.embedding.weight
     assert not any("bias" in name for name, _ in model.named_parameters())

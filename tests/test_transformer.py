@@ -371,11 +371,11 @@ def test_matrices_start_uniform_within_the_bound_of_glorot():
         assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_biases_start_at_zero_and_gains_at_one():
+def test_biases_start_at_zero_and_norms_at_one():
     for name, parameter in initialised(norm_first=True).named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0).all(), name
-        if name.endswith("gain"):
+        if name.endswith("norm.weight"):
             assert (parameter == 1).all(), name
 
 

@@ -186,7 +186,7 @@ def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 def set_norm(spec: Any, norm: Any) -> None:
     """A layer norm, or an RMSNorm, which has no bias."""
-    spec.gamma = numbers(norm.gain)
+    spec.gamma = numbers(norm.weight)
     if hasattr(spec, "beta"):
         spec.beta = numbers(norm.bias)
 

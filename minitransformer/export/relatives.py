@@ -10,7 +10,7 @@ from torch import Tensor
 from minitransformer.models.gpt2 import GPT2
 from minitransformer.models.llama import Llama
 from minitransformer.models.marian import Marian
-from minitransformer.published.config import Stacked, norm
+from minitransformer.published.config import Stacked, linear
 from minitransformer.published.gpt2_config import GPT2Config
 from minitransformer.published.llama_config import LlamaConfig
 from minitransformer.published.marian_config import MarianConfig
@@ -59,10 +59,7 @@ class PegasusConfig(MarianConfig):
         "tie_word_embeddings": (True,),
         "forced_eos_token_id": (None,),
     }
-
-    def layer_options(self, side: str) -> dict[str, Any]:
-        """As those of a Marian."""
-        return super().layer_options(side) | {"norm_first": True}
+    norm_first: ClassVar[bool] = True
 
 
 class Pegasus(Marian):
@@ -72,8 +69,8 @@ class Pegasus(Marian):
     architecture = "PegasusForConditionalGeneration"
     names: ClassVar[Mapping[str, str | Stacked | None]] = {
         **MarianConfig.names,
-        **norm("model.encoder.layer_norm", "encoder.norm"),
-        **norm("model.decoder.layer_norm", "decoder.norm"),
+        **linear("model.encoder.layer_norm", "encoder.norm"),
+        **linear("model.decoder.layer_norm", "decoder.norm"),
     }
 
 
@@ -166,7 +163,7 @@ def sines_first(state: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
     """
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     reads = ("w_q.weight", "w_k.weight", "w_v.weight", "w_1.weight", "embedding.weight")
-    writes = ("w_o.weight", "w_o.bias", "w_2.weight", "w_2.bias", "norm.gain", "norm.bias")
+    writes = ("w_o.weight", "w_o.bias", "w_2.weight", "w_2.bias", "norm.weight", "norm.bias")
     moved = {}
     for name, tensor in state.items():
         if name.endswith((*reads, "output_projection.weight")):

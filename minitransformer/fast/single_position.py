@@ -118,5 +118,5 @@ def plain_norm(residual: ResidualConnection) -> Sublayer:
     norm = residual.norm
     if not isinstance(norm, LayerNorm):
         return norm
-    shape, gain, bias, eps = norm.gain.shape, norm.gain.detach(), norm.bias.detach(), norm.eps
-    return lambda x: torch.layer_norm(x, shape, gain, bias, eps)
+    shape, weight, bias, eps = norm.weight.shape, norm.weight.detach(), norm.bias.detach(), norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

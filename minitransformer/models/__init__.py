@@ -14,7 +14,6 @@ published loads with `from_pretrained`, and what is saved loads in `transformers
 | `t5`, `t5_layers` | 13 | T5; its positions |
 | `marian` | 13 | Marian and BART |
 | `vit`, `patch_embedding` | 14 | ViT; pictures as tokens |
-| `assembly` | 12 | what all of them do to the kit's layers |
 """
 
 from minitransformer.models.bert import BERT

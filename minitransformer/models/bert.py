@@ -19,6 +19,7 @@ Built in chapter 11. Papers: "BERT" (Devlin et al., 2019), section 3; "RoBERTa" 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -29,9 +30,9 @@ from minitransformer.attention import padding_mask
 from minitransformer.checks import check_ids
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import TokenEmbedding
-from minitransformer.encoder_decoder import Encoder
+from minitransformer.encoder_decoder import Encoder, EncoderLayer
+from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import LayerNorm
-from minitransformer.models.assembly import set_eps
 from minitransformer.positional_encoding import LearnedPositionalEncoding
 from minitransformer.published.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
 from minitransformer.published.config import ACTIVATION_NAMES
@@ -69,19 +70,21 @@ class BERT(Published):
         self.embedding = TokenEmbedding(config.vocab_size, d, scale=1.0)
         self.segments = TokenEmbedding(segments, d, scale=1.0) if segments else None
         self.positions = LearnedPositionalEncoding(d, config.max_len)
-        self.norm = LayerNorm(d)
+        self.norm = LayerNorm(d, config.eps)
         self.dropout = Dropout(config.dropout)
+        activation = ACTIVATION_NAMES[config.activation]
         self.encoder = Encoder(
-            config.num_layers,
-            d_model=d,
-            num_heads=config.num_heads,
-            d_ff=config.d_ff,
-            dropout=config.dropout,
-            activation=ACTIVATION_NAMES[config.activation],
+            EncoderLayer(
+                d,
+                config.num_heads,
+                feed_forward=FeedForward(d, config.d_ff, activation=activation),
+                dropout=config.dropout,
+                norm=partial(LayerNorm, eps=config.eps),
+            )
+            for _ in range(config.num_layers)
         )
         self.pooler: nn.Linear | None = None
         self.add_head()
-        set_eps(self, config.eps)
         self.initialise(generator)
 
     @classmethod

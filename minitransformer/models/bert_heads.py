@@ -97,7 +97,7 @@ class BERTForMaskedLM(BERT):
     def add_head(self) -> None:
         config = self.config
         self.dense = nn.Linear(config.d_model, config.d_model)
-        self.dense_norm = LayerNorm(config.d_model)
+        self.dense_norm = LayerNorm(config.d_model, config.eps)
         self.output_projection = OutputProjection(
             config.vocab_size,
             config.d_model,

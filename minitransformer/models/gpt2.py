@@ -20,14 +20,12 @@ import torch
 from torch import nn
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Encoder
-from minitransformer.models.assembly import set_eps, start_normal
-from minitransformer.positional_encoding import LearnedPositionalEncoding
+from minitransformer.encoder_decoder import EncoderLayer
+from minitransformer.feed_forward import FeedForward
 from minitransformer.published.config import ACTIVATION_NAMES
 from minitransformer.published.gpt2_config import NAMES, GPT2Config
 from minitransformer.published.weights import Published
+from minitransformer.transformer import start_normal
 
 __all__ = ["GPT2"]
 
@@ -53,33 +51,24 @@ class GPT2(Published, DecoderOnlyTransformer):
     prefix = "transformer."
     names = NAMES
 
-    def __init__(self, config: GPT2Config, generator: torch.Generator | None = None) -> None:
-        nn.Module.__init__(self)
-        self.config = config
-        self.embedding = TokenEmbedding(config.vocab_size, config.d_model, scale=1.0)
-        self.positions = LearnedPositionalEncoding(config.d_model, config.max_len)
-        self.dropout = Dropout(config.dropout)
-        self.decoder = Encoder(
-            config.num_layers,
-            d_model=config.d_model,
-            num_heads=config.num_heads,
-            d_ff=4 * config.d_model if config.d_ff is None else config.d_ff,
+    def layer(self, index: int, *, cross: bool = False) -> nn.Module:
+        """One layer of GPT-2."""
+        config = self.config
+        d, f = config.d_model, 4 * config.d_model if config.d_ff is None else config.d_ff
+        return EncoderLayer(
+            d,
+            config.num_heads,
+            feed_forward=FeedForward(d, f, activation=ACTIVATION_NAMES[config.activation]),
             dropout=config.dropout,
-            activation=ACTIVATION_NAMES[config.activation],
             norm_first=True,
+            norm=self.norm,
         )
-        tied_to = self.embedding if config.tie_output else None
-        self.output_projection = OutputProjection(
-            config.vocab_size, config.d_model, tied_to=tied_to
-        )
-        set_eps(self, config.eps)
-        self.initialise(generator)
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew, as Radford et al. did."""
-        start_normal(self, 0.02, generator)
-        layers: Any = self.decoder.layers
-        for layer in layers:
+        for part in (self.embedding, self.positions, self.decoder, self.output_projection):
+            start_normal(part, 0.02, generator)
+        for layer in self.decoder.layers:
             for last in (layer.self_attention.w_o, layer.feed_forward.w_2):
                 std = 0.02 / math.sqrt(2 * self.config.num_layers)
                 nn.init.normal_(last.weight, std=std, generator=generator)

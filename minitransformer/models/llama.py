@@ -28,16 +28,13 @@ import torch
 from torch import nn
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Encoder
+from minitransformer.encoder_decoder import EncoderLayer
 from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import RMSNorm
-from minitransformer.models.assembly import set_eps, start_normal
 from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear
 from minitransformer.published.llama_config import LlamaConfig
 from minitransformer.published.weights import Published
+from minitransformer.transformer import start_normal
 
 __all__ = ["Llama"]
 
@@ -65,9 +62,9 @@ class Llama(Published, DecoderOnlyTransformer):
     prefix = "model."
     names: ClassVar[Mapping[str, str | Stacked | None]] = {
         "model.embed_tokens.weight": "embedding.weight",
-        "model.norm.weight": "decoder.norm.gain",
+        "model.norm.weight": "decoder.norm.weight",
         **{
-            f"model.layers.*.{theirs}.weight": f"decoder.layers.*.{ours}.gain"
+            f"model.layers.*.{theirs}.weight": f"decoder.layers.*.{ours}.weight"
             for theirs, ours in {
                 "input_layernorm": "residual_1.norm",
                 "post_attention_layernorm": "residual_2.norm",  # but before the network
@@ -92,50 +89,37 @@ class Llama(Published, DecoderOnlyTransformer):
         "lm_head.weight": "output_projection.weight",
     }
 
-    def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None) -> None:
-        nn.Module.__init__(self)
-        self.config = config
-        self.embedding = TokenEmbedding(config.vocab_size, config.d_model, scale=1.0)
-        self.positions = None
-        self.dropout = Dropout(0.0)
-        self.decoder = Encoder(
-            config.num_layers,
-            d_model=config.d_model,
-            num_heads=1,  # both sub-layers are exchanged
-            d_ff=1,
+    def add_positions(self) -> None:
+        """Make the one table of angles, for the attentions of all layers."""
+        self.rotary = self.config.rotary.encoding(self.config.head_width, self.config.max_len)
+
+    def layer(self, index: int, *, cross: bool = False) -> nn.Module:
+        """One layer of a Llama."""
+        config = self.config
+        attention = MultiHeadAttention(
+            config.d_model,
+            config.num_heads,
+            d_k=config.head_width,
+            num_kv_heads=config.num_kv_heads,
+            bias=config.attention_bias,
+            output_bias=config.attention_bias and config.output_bias,
+            rotary=self.rotary,
+            norm_q=self.norm(config.head_width) if config.qk_norm else None,
+            norm_k=self.norm(config.head_width) if config.qk_norm else None,
+            window=config.window if index >= config.first_window_layer else None,
+        )
+        gate = GATED[ACTIVATION_NAMES[config.activation]]
+        feed_forward = FeedForward(
+            config.d_model, config.d_ff, activation=gate, bias=config.mlp_bias
+        )
+        return EncoderLayer(
+            config.d_model,
+            self_attention=attention,
+            feed_forward=feed_forward,
             dropout=0.0,
             norm_first=True,
-            norm="rms_norm",
+            norm=self.norm,
         )
-        rotary = config.rotary.encoding(config.head_width, config.max_len)
-        gate = GATED[ACTIVATION_NAMES[config.activation]]
-        layers: Any = self.decoder.layers
-        for index, layer in enumerate(layers):
-            attention = MultiHeadAttention(
-                config.d_model,
-                config.num_heads,
-                d_k=config.head_width,
-                num_kv_heads=config.num_kv_heads,
-                bias=config.attention_bias,
-            )
-            attention.rotary = rotary  # one table for all
-            if not config.output_bias:
-                attention.w_o.register_parameter("bias", None)
-            if config.qk_norm:
-                attention.norm_q = RMSNorm(config.head_width)
-                attention.norm_k = RMSNorm(config.head_width)
-            if index >= config.first_window_layer:
-                attention.window = config.window
-            layer.self_attention = attention
-            layer.feed_forward = FeedForward(
-                config.d_model, config.d_ff, activation=gate, bias=config.mlp_bias
-            )
-        tied_to = self.embedding if config.tie_output else None
-        self.output_projection = OutputProjection(
-            config.vocab_size, config.d_model, tied_to=tied_to
-        )
-        set_eps(self, config.eps)
-        self.initialise(generator)
 
     @property
     def max_len(self) -> int:

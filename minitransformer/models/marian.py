@@ -25,18 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, Encoder
+from minitransformer.embeddings import TokenEmbedding
+from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
+from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import LayerNorm
-from minitransformer.models.assembly import start_normal
-from minitransformer.positional_encoding import (
-    LearnedPositionalEncoding,
-    SinusoidalPositionalEncoding,
-)
+from minitransformer.positional_encoding import LearnedPositionalEncoding
+from minitransformer.published.config import ACTIVATION_NAMES
 from minitransformer.published.marian_config import BARTConfig, MarianConfig
 from minitransformer.published.weights import Published
-from minitransformer.transformer import Transformer
+from minitransformer.transformer import Transformer, start_normal
 
 __all__ = ["BART", "Marian"]
 
@@ -66,25 +63,25 @@ class Marian(Published, Transformer):
     names = MarianConfig.names
 
     def __init__(self, config: MarianConfig, generator: torch.Generator | None = None) -> None:
-        nn.Module.__init__(self)
-        self.config = config
-        vocab_size, d_model = config.vocab_size, config.d_model
-        scale = None if config.scale_embedding else 1.0
-        self.src_embedding = TokenEmbedding(vocab_size, d_model, scale=scale)
-        self.tgt_embedding = TokenEmbedding(vocab_size, d_model, scale=scale)
-        self.tgt_embedding.weight = self.src_embedding.weight
-        self.add_positions(d_model, config.max_len)
-        self.dropout = Dropout(config.dropout)
-        self.encoder = Encoder(config.num_encoder_layers, **config.layer_options("encoder"))
-        self.decoder = Decoder(config.num_decoder_layers, **config.layer_options("decoder"))
-        self.output_projection = OutputProjection(
-            vocab_size, d_model, tied_to=self.tgt_embedding, bias=True
-        )
-        self.initialise(generator)
+        super().__init__(config, generator)
+        self.output_projection.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def add_positions(self, d_model: int, max_len: int) -> None:
+    def layer(self, index: int, *, cross: bool = False) -> nn.Module:
+        """One layer; both sides have their own number of heads and inner width."""
+        config, d, side = self.config, self.config.d_model, "decoder" if cross else "encoder"
+        width, activation = getattr(config, f"{side}_d_ff"), ACTIVATION_NAMES[config.activation]
+        return (DecoderLayer if cross else EncoderLayer)(
+            d,
+            getattr(config, f"{side}_num_heads"),
+            feed_forward=FeedForward(d, width, activation=activation),
+            dropout=config.dropout,
+            norm_first=config.norm_first,
+            norm=self.norm,
+        )
+
+    def add_positions(self) -> None:
         """The paper's table, its columns in another order: all sines, then all cosines."""
-        self.positions = SinusoidalPositionalEncoding(d_model, max_len)
+        super().add_positions()
         table = self.positions.table
         self.positions.table = torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
@@ -125,9 +122,16 @@ class BART(Marian):
     architecture = "BartForConditionalGeneration"
     names = BARTConfig.names
 
-    def add_positions(self, d_model: int, max_len: int) -> None:
+    def __init__(self, config: BARTConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config, generator)
+        # A second module with the same weight, by which `embed` knows the side.
+        scale = config.embedding_scale
+        self.tgt_embedding = TokenEmbedding(config.vocab_size, config.d_model, scale=scale)
+        self.tgt_embedding.weight = self.src_embedding.weight
+
+    def add_positions(self) -> None:
         """A table and a norm for each side; the first two rows of a table are never read."""
-        self.positions = None
+        d_model, max_len = self.config.d_model, self.config.max_len
         for side in ("src", "tgt"):
             setattr(self, f"{side}_positions", LearnedPositionalEncoding(d_model, max_len + 2))
             setattr(self, f"{side}_norm", LayerNorm(d_model))

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, Encoder
-from minitransformer.models.assembly import set_eps
-from minitransformer.models.t5_layers import stack_of
+from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.feed_forward import FeedForward
+from minitransformer.models.t5_layers import RelativePositionBias, Scaled
+from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.published.config import Stacked
-from minitransformer.published.t5_config import T5Config
+from minitransformer.published.t5_config import FEED_FORWARDS, T5Config
 from minitransformer.published.weights import Published
 from minitransformer.transformer import Transformer
 
@@ -49,9 +49,9 @@ PARTS |= {"wi": "w_1", "wi_0": "w_1", "wi_1": "w_3", "wo": "w_2"}
 def names_of(stack: str, sublayers: Mapping[str, str]) -> dict[str, str]:
     """The published names of a stack's weights, and ours."""
     block, layer = f"{stack}.block.*.layer", f"{stack}.layers.*"
-    names = {f"{stack}.final_layer_norm.weight": f"{stack}.norm.0.gain"}
+    names = {f"{stack}.final_layer_norm.weight": f"{stack}.norm.0.weight"}
     for index, (theirs, ours) in enumerate(sublayers.items()):
-        names[f"{block}.{index}.layer_norm.weight"] = f"{layer}.residual_{index + 1}.norm.gain"
+        names[f"{block}.{index}.layer_norm.weight"] = f"{layer}.residual_{index + 1}.norm.weight"
         for part in PARTS:
             names[f"{block}.{index}.{theirs}.{part}.weight"] = (
                 f"{layer}.{ours}.{PARTS[part]}.weight"
@@ -91,24 +91,46 @@ class T5(Published, Transformer):
         "lm_head.weight": "output_projection.weight",
     }
 
-    def __init__(self, config: T5Config, generator: torch.Generator | None = None) -> None:
-        nn.Module.__init__(self)
-        self.config = config
-        self.positions = None
-        self.dropout = Dropout(config.dropout)
-        self.src_embedding = TokenEmbedding(config.vocab_size, config.d_model, scale=1.0)
-        self.tgt_embedding = self.src_embedding
-        depth = config.num_encoder_layers
-        self.encoder = stack_of(Encoder, depth, config)
-        if config.num_decoder_layers is not None:
-            depth = config.num_decoder_layers
-        self.decoder = stack_of(Decoder, depth, config)
-        tied_to = self.src_embedding if config.tie_output else None
-        self.output_projection = OutputProjection(
-            config.vocab_size, config.d_model, tied_to=tied_to
+    def attention(self, *, cross: bool = False, bias: nn.Module | None = None) -> nn.Module:
+        """An attention of T5, whose scores are not divided by √e."""
+        config = self.config
+        return MultiHeadAttention(
+            config.d_model,
+            config.num_heads,
+            d_k=config.d_k,
+            bias=False,
+            position_bias=bias,
+            dropout=config.dropout,
+            scale=1.0,
         )
-        set_eps(self, config.eps)
-        self.initialise(generator)
+
+    def stack(self, num_layers: int | None, *, cross: bool = False) -> Any:
+        """An encoder or decoder of T5: one table of biases, and dropout after its last norm."""
+        config, d = self.config, self.config.d_model
+        bias = RelativePositionBias(
+            config.num_heads,
+            num_buckets=config.num_buckets,
+            max_distance=config.max_distance,
+            bidirectional=not cross,
+        )
+        layers = []
+        for _ in range(config.num_encoder_layers if num_layers is None else num_layers):
+            parts: dict[str, Any] = {"self_attention": self.attention(bias=bias)}
+            if cross:
+                parts["cross_attention"] = self.attention()
+            parts["feed_forward"] = FeedForward(
+                d,
+                config.d_ff,
+                activation=FEED_FORWARDS[config.network],
+                bias=False,
+                dropout=config.dropout,
+            )
+            parts |= {"dropout": config.dropout, "norm_first": True, "norm": self.norm}
+            layers.append(DecoderLayer(d, **parts) if cross else EncoderLayer(d, **parts))
+        norm = nn.Sequential(self.norm(d), Dropout(config.dropout))
+        if cross and config.scale_output:
+            norm.append(Scaled(d**-0.5))  # takes back the σ = 1 of the embedding
+        return Decoder(layers, norm) if cross else Encoder(layers, norm)
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
@@ -134,7 +156,7 @@ class T5(Published, Transformer):
         for name, parameter in self.named_parameters():
             kind, d_model = name.split(".")[-2], self.config.d_model
             if kind in ("norm", "0"):
-                continue  # gains are 1
+                continue  # norms start at 1
             fan_in = parameter.size(1) * (self.config.d_k if kind == "w_q" else 1)
             std = {"src_embedding": 1.0, "position_bias": d_model**-0.5}.get(kind, fan_in**-0.5)
             nn.init.normal_(parameter, std=std, generator=generator)

@@ -1,22 +1,16 @@
-"""What T5 puts into the kit's layers: positions as a bias of the scores, and scores as they are.
+"""Positions as a learned bias of the scores, one number for each head and bucket of distances.
 
 Built in chapter 13. Paper: "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
 Transformer" (Raffel et al., 2020), section 2.1.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.dropout import Dropout
-from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder
-from minitransformer.feed_forward import FeedForward
-from minitransformer.multi_head_attention import MultiHeadAttention
 from minitransformer.packing import POSITION_WISE
-from minitransformer.published.t5_config import FEED_FORWARDS, T5Config
 
 __all__ = ["RelativePositionBias", "Scaled", "position_buckets"]
 
@@ -154,40 +148,3 @@ class Scaled(nn.Module):
 
 
 POSITION_WISE[Scaled.forward] = None
-
-
-def stack_of(kind: type[Encoder] | type[Decoder], num_layers: int, config: T5Config) -> Any:
-    """An encoder or a decoder with the sub-layers of T5, and dropout after its last norm."""
-    sizes = {"d_model": config.d_model, "num_heads": 1, "d_ff": 1}  # each sub-layer is exchanged
-    stack: Any = kind(num_layers, **sizes, dropout=config.dropout, norm_first=True, norm="rms_norm")
-    bias = RelativePositionBias(
-        config.num_heads,
-        num_buckets=config.num_buckets,
-        max_distance=config.max_distance,
-        bidirectional=kind is Encoder,
-    )
-    for layer in stack.layers:
-        layer.self_attention = attention_of(config)
-        layer.self_attention.position_bias = bias  # one table for the whole stack
-        if isinstance(layer, DecoderLayer):
-            layer.cross_attention = attention_of(config)
-        layer.feed_forward = FeedForward(
-            config.d_model,
-            config.d_ff,
-            activation=FEED_FORWARDS[config.network],
-            bias=False,
-            dropout=config.dropout,
-        )
-    stack.norm = nn.Sequential(stack.norm, Dropout(config.dropout))
-    if kind is Decoder and config.scale_output:
-        stack.norm.append(Scaled(config.d_model**-0.5))  # takes back the σ = 1 of the embedding
-    return stack
-
-
-def attention_of(config: T5Config) -> MultiHeadAttention:
-    """An attention whose scores are not divided by √e: its queries are multiplied by it before."""
-    attention = MultiHeadAttention(
-        config.d_model, config.num_heads, d_k=config.d_k, dropout=config.dropout, bias=False
-    )
-    attention.norm_q, attention.norm_k = Scaled(math.sqrt(config.d_k)), nn.Identity()
-    return attention

@@ -14,16 +14,19 @@ Built in chapter 14. Paper: "An Image is Worth 16x16 Words" (Dosovitskiy et al.,
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from minitransformer.dropout import Dropout
-from minitransformer.encoder_decoder import Encoder
-from minitransformer.models.assembly import set_eps
+from minitransformer.encoder_decoder import Encoder, EncoderLayer
+from minitransformer.feed_forward import FeedForward
+from minitransformer.layer_norm import LayerNorm
 from minitransformer.models.patch_embedding import PatchEmbedding
-from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear, norm
+from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear
 from minitransformer.published.vit_config import HEADS, ViTConfig
 from minitransformer.published.weights import Published
 
@@ -54,15 +57,15 @@ class ViT(Published):
         "vit.embeddings.cls_token": "embedding.class_token",
         "vit.embeddings.position_embeddings": "embedding.positions",
         **linear("vit.embeddings.patch_embeddings.projection", "embedding.projection"),
-        **norm(f"{LAYER}.layernorm_before", f"{OURS}.residual_1.norm"),
+        **linear(f"{LAYER}.layernorm_before", f"{OURS}.residual_1.norm"),
         **linear(f"{LAYER}.attention.attention.query", f"{OURS}.self_attention.w_q"),
         **linear(f"{LAYER}.attention.attention.key", f"{OURS}.self_attention.w_k"),
         **linear(f"{LAYER}.attention.attention.value", f"{OURS}.self_attention.w_v"),
         **linear(f"{LAYER}.attention.output.dense", f"{OURS}.self_attention.w_o"),
-        **norm(f"{LAYER}.layernorm_after", f"{OURS}.residual_2.norm"),
+        **linear(f"{LAYER}.layernorm_after", f"{OURS}.residual_2.norm"),
         **linear(f"{LAYER}.intermediate.dense", f"{OURS}.feed_forward.w_1"),
         **linear(f"{LAYER}.output.dense", f"{OURS}.feed_forward.w_2"),
-        **norm("vit.layernorm", "encoder.norm"),
+        **linear("vit.layernorm", "encoder.norm"),
         **linear("vit.pooler.dense", "head.0"),
         **linear("classifier", "head"),
     }
@@ -73,25 +76,27 @@ class ViT(Published):
         sizes = config.image_size, config.patch_size, config.num_channels
         self.embedding = PatchEmbedding(*sizes, d)
         self.dropout = Dropout(config.dropout)
-        self.encoder = Encoder(
-            config.num_layers,
-            d_model=d,
-            num_heads=config.num_heads,
-            d_ff=config.d_ff,
-            dropout=config.dropout,
-            activation=ACTIVATION_NAMES[config.activation],
-            norm_first=True,
+        activation = ACTIVATION_NAMES[config.activation]
+        norm = partial(LayerNorm, eps=config.eps)
+        layers = (
+            EncoderLayer(
+                d,
+                self_attention=MultiHeadAttention(
+                    d, config.num_heads, bias=config.qkv_bias, output_bias=True
+                ),
+                feed_forward=FeedForward(d, config.d_ff, activation=activation),
+                dropout=config.dropout,
+                norm_first=True,
+                norm=norm,
+            )
+            for _ in range(config.num_layers)
         )
-        layers: Any = self.encoder.layers
-        for layer in () if config.qkv_bias else layers:  # W^O keeps its bias
-            attention = layer.self_attention
-            attention.w_q.bias = attention.w_k.bias = attention.w_v.bias = None
+        self.encoder = Encoder(layers, norm(d))
         self.head: nn.Module = nn.Identity()
         if config.head == "classifier":
             self.head = nn.Linear(d, config.num_classes)
         elif config.head == "pooler":
             self.head = nn.Sequential(nn.Linear(d, config.pooler_size or d), nn.Tanh())
-        set_eps(self, config.eps)
         self.initialise(generator)
 
     @classmethod

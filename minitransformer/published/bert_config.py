@@ -18,8 +18,8 @@ EMBEDDINGS = {
     "embeddings.token_type_embeddings": "segments",
     "embeddings.LayerNorm": "norm",
 }
-KINDS = {"weight": "weight", "bias": "bias", "gamma": "gain", "beta": "bias"}
-"""What a part has, as files and as our norms call it; old files have gammas and betas."""
+KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+"""What a part has, as files and as we call it; old files have gammas and betas."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,6 @@ class BERTConfig(PublishedConfig):
             names[self.output_bias] = "output_projection.bias" if asked else None
         for theirs, ours in parts.items():
             for kind, our_kind in KINDS.items():
-                our_kind = "gain" if ours.endswith("norm") and kind == "weight" else our_kind
                 names[f"{theirs}.{kind}"] = f"{ours}.{our_kind}"
         if architecture.endswith("Model"):  # which has no prefix where it stands alone
             names = {name.removeprefix(prefix): ours for name, ours in names.items()} | names

@@ -190,6 +190,14 @@ class DecoderConfig(PublishedConfig):
 
     num_encoder_layers: ClassVar[int] = 0
     pad_id: ClassVar[int] = -1
+    norm: ClassVar[str] = "layer_norm"
+    norm_first: ClassVar[bool] = True
+    embedding_scale: ClassVar[float] = 1.0
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """All layers."""
+        return int(vars(self)["num_layers"])
 
     @property
     def tgt_vocab_size(self) -> int:
@@ -221,13 +229,8 @@ class Stacked:
 
 
 def linear(theirs: str, ours: str) -> dict[str, str]:
-    """The names of a matrix and its bias."""
+    """The names of the weight and the bias of a linear map or a norm."""
     return {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
-
-
-def norm(theirs: str, ours: str) -> dict[str, str]:
-    """The names of a norm's gain and bias."""
-    return {f"{theirs}.weight": f"{ours}.gain", f"{theirs}.bias": f"{ours}.bias"}
 
 
 def check_said(again: Any, config: Any) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minitransformer.published.config import DecoderConfig, Stacked, norm
+from minitransformer.published.config import DecoderConfig, Stacked, linear
 
 __all__ = ["GPT2Config"]
 
 NAMES: Mapping[str, str | Stacked | None] = {
     "transformer.wte.weight": "embedding.weight",
     "transformer.wpe.weight": "positions.weight",
-    **norm("transformer.ln_f", "decoder.norm"),
-    **norm("transformer.h.*.ln_1", "decoder.layers.*.residual_1.norm"),
-    **norm("transformer.h.*.ln_2", "decoder.layers.*.residual_2.norm"),
+    **linear("transformer.ln_f", "decoder.norm"),
+    **linear("transformer.h.*.ln_1", "decoder.layers.*.residual_1.norm"),
+    **linear("transformer.h.*.ln_2", "decoder.layers.*.residual_2.norm"),
     **{
         f"transformer.h.*.{theirs}.{kind}": Stacked(
             tuple(f"decoder.layers.*.{name}.{kind}" for name in ours), kind == "weight"

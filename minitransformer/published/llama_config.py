@@ -88,6 +88,8 @@ class LlamaConfig(DecoderConfig):
     }
     without_effect: ClassVar[str] = "max_sequence_length"
     positional_encoding: ClassVar[str] = "rotary"
+    norm: ClassVar[str] = "rms_norm"
+    dropout: ClassVar[float] = 0.0
     output_bias: ClassVar[bool] = True  # where attention has biases, its last projection has one
     qk_norm: ClassVar[bool] = False
 

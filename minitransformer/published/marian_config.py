@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from minitransformer.published.config import (
-    ACTIVATION_NAMES,
     PublishedConfig,
     Stacked,
     linear,
-    norm,
 )
 
 __all__ = ["BARTConfig", "MarianConfig"]
@@ -43,7 +41,7 @@ def names_of(side: str, *norms: str) -> dict[str, str]:
     for number in (1, 2):
         names |= linear(f"{theirs}.fc{number}", f"{ours}.feed_forward.w_{number}")
     for number, name in enumerate(norms, start=1):
-        names |= norm(f"{theirs}.{name}_layer_norm", f"{ours}.residual_{number}.norm")
+        names |= linear(f"{theirs}.{name}_layer_norm", f"{ours}.residual_{number}.norm")
     return names
 
 
@@ -133,6 +131,11 @@ class MarianConfig(PublishedConfig):
         **names_of("decoder", "self_attn", "encoder_attn", "final"),
     }
     positional_encoding: ClassVar[str] = "sinusoidal"
+    norm: ClassVar[str] = "layer_norm"
+    norm_first: ClassVar[bool] = False
+    eps: ClassVar[float] = 1e-5
+    share_embeddings: ClassVar[bool] = True
+    tie_output: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,15 +145,10 @@ class MarianConfig(PublishedConfig):
                     f"{name} must lie in the vocabulary of {self.vocab_size} tokens, got {index}"
                 )
 
-    def layer_options(self, side: str) -> dict[str, Any]:
-        """The keyword arguments of the layers of one side, "encoder" or "decoder"."""
-        return {
-            "d_model": self.d_model,
-            "num_heads": getattr(self, f"{side}_num_heads"),
-            "d_ff": getattr(self, f"{side}_d_ff"),
-            "dropout": self.dropout,
-            "activation": ACTIVATION_NAMES[self.activation],
-        }
+    @property
+    def embedding_scale(self) -> float | None:
+        """What tokens' vectors are multiplied by, √d where it is None."""
+        return None if self.scale_embedding else 1.0
 
     @property
     def src_vocab_size(self) -> int:
@@ -193,8 +191,8 @@ class BARTConfig(MarianConfig):
         **MarianConfig.names,
         "model.encoder.embed_positions.weight": "src_positions.weight",
         "model.decoder.embed_positions.weight": "tgt_positions.weight",
-        **norm("model.encoder.layernorm_embedding", "src_norm"),
-        **norm("model.decoder.layernorm_embedding", "tgt_norm"),
+        **linear("model.encoder.layernorm_embedding", "src_norm"),
+        **linear("model.decoder.layernorm_embedding", "tgt_norm"),
         "model.encoder.version": None,
         "model.decoder.version": None,
     }

@@ -96,6 +96,9 @@ class T5Config(PublishedConfig):
     }
     # They follow from `feed_forward_proj`, or say how long the texts of training were.
     without_effect: ClassVar[str] = "dense_act_fn|is_gated_act|n_positions"
+    norm: ClassVar[str] = "rms_norm"
+    share_embeddings: ClassVar[bool] = True
+    embedding_scale: ClassVar[float] = 1.0
     positional_encoding: ClassVar[str] = "none"
     """Of vectors; `max_len` has no end."""
 

@@ -75,7 +75,7 @@ def test_norms_of_queries_and_keys_are_in_the_graphs(name):
         for attention in (layer.self_attention, layer.cross_attention):
             for side in ("norm_q", "norm_k"):
                 norm = mt.RMSNorm(attention.d_k)
-                norm.gain.data.uniform_(0.5, 3.0, generator=generator)
+                norm.weight.data.uniform_(0.5, 3.0, generator=generator)
                 setattr(attention, side, norm)
     graphs = {"encoder": EncoderGraph(model), "decoder": DecoderGraph(model)}
     with torch.inference_mode():

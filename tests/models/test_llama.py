@@ -498,7 +498,7 @@ def test_starting_values():
     again = Llama(LlamaConfig(200, 60, 3, 2, 90), torch.Generator().manual_seed(0))
     for (name, parameter), other in zip(model.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(parameter, other)
-        if name.endswith("gain"):
+        if name.endswith("norm.weight"):
             assert (parameter == 1).all()
         else:
             assert abs(float(parameter.detach().std()) / 0.02 - 1) < 0.06

@@ -394,7 +394,7 @@ def test_starting_values_are_the_published_ones():
         assert abs(float(weight.detach().std()) / std - 1) < 0.15
     untied = T5(T5Config(vocab_size=300, **sizes, tie_output=False))
     assert abs(float(untied.output_projection.weight.detach().std()) * 60**0.5 - 1) < 0.1
-    assert all(p.eq(1).all() for n, p in model.named_parameters() if n.endswith("gain"))
+    assert all(p.eq(1).all() for n, p in model.named_parameters() if "norm" in n)
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -443,6 +443,6 @@ def test_two_tables_in_a_stack_are_refused(folder):
 
 def test_what_would_be_lost_is_not_saved(folder):
     model = T5.from_pretrained(folder)
-    model.decoder.layers[1].self_attention.norm_q.factor = 1.0
-    with pytest.raises(ValueError, match=r"norm_q.factor is not what .* 1.0, expected 2.23"):
+    model.decoder.layers[1].self_attention.attention.scale = 0.5
+    with pytest.raises(ValueError, match=r"attention.scale is not what .* 0.5, expected 1.0"):
         model.save_pretrained(folder)
