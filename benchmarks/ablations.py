@@ -322,7 +322,7 @@ class EncodedPairs(mt.Trainer):
     """A `Trainer` of pairs that have been encoded before."""
 
     def __init__(self, model: Any, task: Task, config: mt.TrainingConfig) -> None:
-        self.begin(model, task.texts, task.tokenizers, config)
+        self.set_up(model, task.texts, task.tokenizers, config)
         self.examples = task.encoded
 
 
@@ -330,7 +330,7 @@ class EncodedText(mt.LanguageModelTrainer):
     """A `LanguageModelTrainer` of a text that has been encoded before."""
 
     def __init__(self, model: Any, task: Task, config: mt.TrainingConfig) -> None:
-        self.begin(model, task.texts, task.tokenizers, config)
+        self.set_up(model, task.texts, task.tokenizers, config)
         self.stream = task.encoded
 
 

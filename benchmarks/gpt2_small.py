@@ -50,7 +50,6 @@ def new_trainer(args: argparse.Namespace, device: torch.device) -> TokenFileTrai
         batch_size=TOKENS_A_STEP["small" if args.small else "large"] // sizes["max_len"],
         warmup_steps=max(1, args.steps // 20),
         peak_learning_rate=3e-3 if args.small else 6e-4,
-        label_smoothing=0.0,
         context_length=sizes["max_len"],
         precision="bf16" if device.type == "cuda" else "fp32",
         seed=args.seed,
@@ -92,15 +91,15 @@ def main() -> None:
         if processes.is_first:
             print(f"{counted.parameters:,} parameters, {a_step:,} tokens a step, {device}")
         folder = args.tokens / "training"
-        parallel.fit(folder, until=0, progress=False)  # goes on from what is there
+        parallel.fit(0, checkpoint=folder, progress=False)  # goes on from what is there
         done = trainer.step
         for part in range(1, TIMES + 1):
             begin = time.perf_counter()
             until = config.steps * part // TIMES
-            history = parallel.fit(until=until, progress=False)
+            history = parallel.fit(until, progress=False)
             seconds, steps = time.perf_counter() - begin, trainer.step - done
             done = trainer.step
-            parallel.fit(folder, until=done, progress=False)  # saves; that is not timed
+            parallel.fit(done, checkpoint=folder, progress=False)  # saves; that is not timed
             if not processes.is_first or not steps:
                 continue
             speed = steps * a_step / seconds

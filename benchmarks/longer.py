@@ -146,7 +146,7 @@ class SpreadTrainer(mt.Trainer):
     """A `Trainer` that gives each batch other positions, in order (Ruoss et al., 2023)."""
 
     def __init__(self, model: Any, data: Data, config: mt.TrainingConfig, spread: int) -> None:
-        self.begin(model, data.texts, data.tokenizers, config)
+        self.set_up(model, data.texts, data.tokenizers, config)
         self.examples, self.spread = data.encoded, spread
 
     def train_step(self, batch: Any) -> dict[str, float]:

@@ -258,7 +258,7 @@ class EncodedText(mt.LanguageModelTrainer):
     def __init__(
         self, model: Any, text: Text, unique: int | None, config: mt.TrainingConfig
     ) -> None:
-        self.begin(model, text.texts, {"text": text.tokenizer}, config)
+        self.set_up(model, text.texts, {"text": text.tokenizer}, config)
         # A row more: rows begin anywhere in the first.
         self.stream = text.stream[: unique and unique + CONTEXT + 1]
 
@@ -272,7 +272,6 @@ def training_of(run: Run) -> mt.TrainingConfig:
         context_length=CONTEXT,
         warmup_steps=max(1, steps // 10),
         peak_learning_rate=run.rate,
-        label_smoothing=0.0,
         seed=run.seed,
     )
 

@@ -37,7 +37,7 @@ class Recipe:
     optimizer: Literal["adam", "muon"] = "adam"
     batch_size: int = 128
     label_smoothing: float = 0.1
-    average: float = 0.0
+    ema_decay: float = 0.0
 
     def training(self, seed: int) -> TrainingConfig:
         """The part that is about training."""

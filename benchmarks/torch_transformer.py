@@ -103,9 +103,7 @@ class TorchTransformer(nn.Module):
     def embed(self, embedding: TokenEmbedding, ids: Tensor) -> Tensor:
         return self.dropout(self.positions(embedding(ids)))
 
-    def loss(
-        self, src: Tensor, tgt_input: Tensor, tgt_output: Tensor, *, smoothing: float
-    ) -> Tensor:
+    def forward(self, src: Tensor, tgt_input: Tensor) -> Tensor:
         length, hidden = tgt_input.size(1), src == PAD_ID
         future = torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1)
         decoded = self.transformer(
@@ -116,8 +114,13 @@ class TorchTransformer(nn.Module):
             memory_key_padding_mask=hidden,
             tgt_is_causal=True,
         )
+        return decoded @ self.tgt_embedding.weight.T
+
+    def loss(
+        self, src: Tensor, tgt_input: Tensor, tgt_output: Tensor, *, smoothing: float
+    ) -> Tensor:
         return F.cross_entropy(
-            (decoded @ self.tgt_embedding.weight.T).flatten(0, 1),
+            self(src, tgt_input).flatten(0, 1),
             tgt_output.flatten(),
             ignore_index=PAD_ID,
             label_smoothing=smoothing,
@@ -161,12 +164,15 @@ class TorchDecoderOnly(nn.Module):
         yield self.embedding.weight, twin.embedding.weight
         yield from pairs_of_layers(self.decoder, twin.decoder)
 
-    def loss(self, ids: Tensor, targets: Tensor, *, smoothing: float) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         future = torch.ones(2 * ids.shape[1:], dtype=torch.bool, device=ids.device).triu(1)
         x = self.dropout(self.positions(self.embedding(ids)))
         x = self.decoder(x, mask=future, is_causal=True)  # True = hidden
+        return x @ self.embedding.weight.T
+
+    def loss(self, ids: Tensor, targets: Tensor, *, smoothing: float) -> Tensor:
         return F.cross_entropy(
-            (x @ self.embedding.weight.T).flatten(0, 1),
+            self(ids).flatten(0, 1),
             targets.flatten(),
             ignore_index=PAD_ID,
             label_smoothing=smoothing,

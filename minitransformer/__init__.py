@@ -76,10 +76,10 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `dropout`, `layer_norm` | 7 | dropout; layer normalisation, residual connections |
 | `encoder_decoder`, `config`, `transformer` | 8 | stacks of layers; settings; the whole model |
 | `data`, `loss`, `training` | 9 | examples and batches; the loss of a batch; settings |
-| `trainer`, `progress`, `evaluation` | 9 | the loop; what it shows; what ends it |
+| `trainer`, `callbacks` | 9 | the loop; what happens between its steps |
 | `optimizers`, `schedules` | 9 | what moves a weight, and how fast |
 | `translator` | 9, 10 | a model with its tokenizers: texts in, texts out |
-| `checkpoint`, `files`, `sole_writer` | 9 | saving a training; files that are whole, or not there |
+| `checkpoint`, `files` | 9 | saving a training; files that are whole, or not there |
 | `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
 | `decoding` | 10 | a text while it is written; the cache of keys and values |
@@ -114,6 +114,7 @@ from minitransformer.attention import (
 )
 from minitransformer.beam_search import beam_search, length_penalty
 from minitransformer.byte_pair_encoding import BPETokenizer
+from minitransformer.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
@@ -132,7 +133,6 @@ from minitransformer.diagnosis import Diagnosis, Finding, diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
-from minitransformer.evaluation import EarlyStopping
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import generate
 from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
@@ -188,7 +188,9 @@ __all__ = [
     "ALiBi",
     "BPETokenizer",
     "Batch",
+    "Callback",
     "CharacterTokenizer",
+    "Checkpoint",
     "Decoder",
     "DecoderLayer",
     "DecoderOnlyTransformer",
@@ -197,6 +199,7 @@ __all__ = [
     "EarlyStopping",
     "Encoder",
     "EncoderLayer",
+    "Evaluate",
     "Example",
     "FeedForward",
     "Finding",

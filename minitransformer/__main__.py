@@ -143,7 +143,7 @@ def train_together(args: argparse.Namespace, shares: Path) -> TextModel | None:
             recompute=bool(args.recompute),
             compiled=bool(args.compile),
         )
-        trainer.fit(shares)
+        trainer.fit(checkpoint=shares)
     if is_another_process():
         return None
     parallel.gather(shares, args.checkpoint)
@@ -329,11 +329,12 @@ def main(arguments: list[str] | None = None) -> None:
         args.run(args)
     except (ImportError, TypeError, ValueError, OSError, FloatingPointError) as error:
         # What can only happen to all of them together, the first process says alone.
-        by_all = isinstance(error, FloatingPointError | InterruptedError)
+        by_all = isinstance(error, FloatingPointError)
         sys.exit(1 if by_all and is_another_process() else f"minitransformer: {error}")
-    except KeyboardInterrupt:
-        goes_on = "; the same command goes on from the last checkpoint"
-        sys.exit(f"\nminitransformer: stopped{goes_on if args and args.run is train else ''}")
+    except KeyboardInterrupt as error:
+        what = f"{str(error) or 'stopped'}; the same command goes on from the last checkpoint"
+        what = what if args and args.run is train else "stopped"
+        sys.exit(1 if is_another_process() else f"\nminitransformer: {what}")
 
 
 if __name__ == "__main__":

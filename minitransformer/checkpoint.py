@@ -8,19 +8,18 @@ Built in chapter 9.
 import hashlib
 import json
 import os
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minitransformer.as_configured import check_as_configured, check_come_back
-from minitransformer.files import read_tensors, replacing, write_tensors
+from minitransformer.files import locked, read_tensors, replacing, write_tensors
 from minitransformer.pretrained import check_tokenizers, class_of, local_folder
 from minitransformer.registry import (
     check_dtype,
@@ -30,12 +29,11 @@ from minitransformer.registry import (
     with_weights,
 )
 from minitransformer.tokenization import Tokenizer
+from minitransformer.training import TrainingConfig
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["Resumable", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = "minitransformer 2"
-MEASURED = {"step", "loss", "learning_rate", "gradient_norm"}
-"""What the history of a training has of every step."""
 
 
 def save_checkpoint(
@@ -156,6 +154,116 @@ def tensors_of(trainer: Any) -> dict[str, Tensor]:
     return tensors | {f"average.{name}": mean for name, mean in trainer.average.items()}
 
 
+class Resumable:
+    """What of a trainer is about checkpoints: to save, to resume, to keep other trainings away.
+
+    Built in chapter 9.
+    """
+
+    resources: ExitStack
+    """What is let go of when `fit` is done."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint with all that is needed to use the model and to go on, or refuse it.
+
+        Raises:
+            FileNotFoundError: if the folder of `path` does not exist.
+            OSError: if it cannot be written; what was there before stays.
+            ValueError: if model or tokenizers would come back as others.
+        """
+        save_checkpoint(path, tensors_of(self), checked_state(self))
+
+    def claim(self, path: str | os.PathLike[str]) -> None:
+        """Keep other trainings from this checkpoint until `fit` is done.
+
+        What would keep it from being written or read is found now, which is better than after
+        hours.
+
+        Raises:
+            FileNotFoundError: if the folder of `path` does not exist.
+            OSError: if no file can be written there.
+            TypeError: if JSON cannot hold what belongs into it.
+            ValueError: if another training is writing it, or has written it; if model or
+                tokenizers would come back as others.
+        """
+        self.resources.enter_context(claimed(self, Path(path)))
+
+    @classmethod
+    def resume(
+        cls, path: str | os.PathLike[str], texts: Any, device: torch.device | str = "cpu"
+    ) -> Self:
+        """Rebuild a trainer from its checkpoint, on `device`, ready to go on with `fit`.
+
+        Args:
+            path: what `save` wrote.
+            texts: the same training texts.
+            device: where to train.
+
+        Raises:
+            FileNotFoundError: if there is no checkpoint.
+            ValueError: if it is damaged, no checkpoint of a trainer, or of other texts.
+        """
+        tensors, state = load_checkpoint(path)
+        model, tokenizers = rebuild(tensors, state, device)
+        trainer = cls.begun(model, texts, tokenizers, TrainingConfig(**state["training"]))
+        if state["data"] != (found := fingerprint(trainer.texts)):
+            raise ValueError(f"{path} was trained on other texts: {state['data']}, not {found}")
+        for name, parameter in named_weights(model).items():
+            prefix = f"optimizer.{name}."
+            trainer.optimizer.state[parameter] = {
+                key.removeprefix(prefix): value.to(device)
+                for key, value in tensors.items()
+                if key.startswith(prefix)
+            }
+            if (key := f"average.{name}") in tensors:
+                trainer.average[name] = tensors[key].to(device)
+        trainer.history = state["history"]
+        return cast(Self, trainer)
+
+    @classmethod
+    def begun(cls, model: Any, texts: Any, tokenizers: Mapping[str, Tokenizer], config: Any) -> Any:
+        """A trainer at its first step."""
+        make: Any = cls
+        return make(model, texts, *tokenizers.values(), config)
+
+
+@contextmanager
+def claimed(trainer: Any, path: Path) -> Iterator[None]:
+    """Inside the block the checkpoint is this training's alone."""
+    check_folder(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"the checkpoint is to be a file, but {path} is a folder")
+    with locked(path):
+        check_same_training(path, trainer.history)
+        checked_state(trainer)
+        yield
+
+
+def check_same_training(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an error if there is a file that is not of this training: it would be replaced.
+
+    The losses tell: a trainer that goes on has those of its file, one that begins has none.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        with safe_open(path, "pt") as file:
+            theirs = json.loads((file.metadata() or {})["state"])["history"]
+        written, ours = ([(row["step"], row["loss"]) for row in rows] for rows in (theirs, history))
+    except (KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no checkpoint of a trainer, and would be replaced: name another file, or "
+            "delete it"
+        ) from error
+    shorter = min(len(written), len(ours))
+    if written[:shorter] != ours[:shorter] or (written and not ours):
+        raise ValueError(
+            f"{path} holds another training, of {len(written)} steps, which this one, at step "
+            f"{len(ours)}, would replace: go on from it with `resume`, name another file, or "
+            "delete it"
+        )
+
+
 def rebuild(
     tensors: dict[str, Tensor],
     state: dict[str, Any],
@@ -185,33 +293,3 @@ def load_model(
         return rebuild(tensors, state, device, "average." if averaged else "model.")
     folder = local_folder(path)
     return class_of(folder).of_folder(folder, device)
-
-
-def as_scores(scores: Any, needed: str | None = None) -> dict[str, float]:
-    """What an `evaluate` returned, if the history, which a checkpoint holds, can have it."""
-    try:
-        scores = {name: float(score) for name, score in scores.items()}
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"evaluate must return numbers by name, got {scores!r}") from error
-    if taken := sorted(MEASURED & scores.keys()):
-        raise ValueError(f"evaluate must not return {taken}, which every step has")
-    if needed is not None and needed not in scores:
-        raise ValueError(f"evaluate must return {needed!r}, which is watched, got {list(scores)}")
-    return scores
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is done. Only the main thread is ever interrupted by it."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    waiting: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *caught: waiting.append(caught))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if waiting:
-            handler(*waiting[0])

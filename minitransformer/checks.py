@@ -145,6 +145,8 @@ def check_types(config: Any) -> None:
     """
     for name, hint in get_type_hints(type(config)).items():
         value, kinds = getattr(config, name), get_args(hint) or (hint,)
+        if get_origin(hint) is Literal and value not in kinds:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, kinds))}, got {value!r}")
         if get_origin(hint) in (Literal, ClassVar, tuple):
             continue
         if isinstance(value, Integral) and not isinstance(value, int):

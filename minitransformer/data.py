@@ -229,7 +229,7 @@ def positions(example: Example) -> int:
 
 
 def token_batches(
-    examples: Sequence[Example], batch_tokens: int, *, seed: int, epoch: int
+    examples: Sequence[Example], max_tokens_per_batch: int, *, seed: int, epoch: int
 ) -> list[list[Example]]:
     """Deal the examples into batches of at most so many positions, padding included.
 
@@ -240,7 +240,7 @@ def token_batches(
 
     Args:
         examples: the training examples.
-        batch_tokens: the most positions in a batch, on either side.
+        max_tokens_per_batch: the most positions in a batch, on either side.
         seed: the seed of the training run.
         epoch: which pass over the data.
 
@@ -248,7 +248,7 @@ def token_batches(
         The batches, in the order in which to train on them.
 
     Raises:
-        ValueError: if there are no examples or one is longer than `batch_tokens`.
+        ValueError: if there are no examples or one is longer than `max_tokens_per_batch`.
 
     Example:
         >>> examples = [Example([2], [1, *range(5, 5 + length), 2]) for length in (3, 1, 2, 4, 1)]
@@ -264,14 +264,14 @@ def token_batches(
     order = list(examples)
     generator.shuffle(order)
     order.sort(key=lambda e: (positions(e), len(e.src), len(e.tgt)))
-    if positions(order[-1]) > batch_tokens:
+    if positions(order[-1]) > max_tokens_per_batch:
         raise ValueError(
             f"an example of {positions(order[-1])} positions is longer than "
-            f"batch_tokens={batch_tokens}"
+            f"max_tokens_per_batch={max_tokens_per_batch}"
         )
     batches: list[list[Example]] = [[]]
     for example in order:  # the newest one is the longest
-        if (len(batches[-1]) + 1) * positions(example) > batch_tokens:
+        if (len(batches[-1]) + 1) * positions(example) > max_tokens_per_batch:
             batches.append([])
         batches[-1].append(example)
     generator.shuffle(batches)

@@ -106,7 +106,11 @@ def locked(path: Path) -> Iterator[None]:
         ValueError: if somebody else is in such a block.
     """
     lock = path.with_name(f".{path.name}.lock")
-    with open(lock, "ab") as file:
+    try:
+        file = open(lock, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
+    with file:
         try:
             take(file)
             # Whoever was here before may have removed the file between the last two lines.

@@ -108,7 +108,7 @@ class LanguageModelTrainer(Trainer):
     Raises:
         TypeError: if a text is none.
         ValueError: if there are no texts, too few tokens, the context is longer than max_len, or
-            the tokenizer does not fit the model; if a row is longer than `batch_tokens`.
+            the tokenizer does not fit the model; if a row is longer than `max_tokens_per_batch`.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -124,6 +124,8 @@ class LanguageModelTrainer(Trainer):
     Built in chapter 10. Paper: Radford et al. (2018), section 3.1.
     """
 
+    default_smoothing = 0.0
+
     def __init__(
         self,
         model: DecoderOnlyTransformer,
@@ -132,24 +134,32 @@ class LanguageModelTrainer(Trainer):
         config: TrainingConfig,
     ) -> None:
         texts = list(texts_of("texts", texts))
-        self.begin(model, texts, {"text": tokenizer}, config)
+        self.set_up(model, texts, {"text": tokenizer}, config)
         if config.context_length > model.max_len:
             raise ValueError(
                 f"context_length of {config.context_length} positions is longer than "
                 f"max_len={model.max_len}"
             )
         self.stream = token_stream(texts, tokenizer)
-        self.epoch(0)  # is there one?
+        self.epoch(0)  # fail now if there is no batch
 
     def epoch(self, epoch: int) -> list[Tensor]:
         """The batches of one pass over the data; each pass has as many."""
-        config, rows = self.config, self.config.rows_of_text()
-        return stream_batches(
-            self.stream, rows, config.context_length, seed=config.seed, epoch=epoch
-        )
+        length, seed = self.config.context_length, self.config.seed
+        return stream_batches(self.stream, self.rows, length, seed=seed, epoch=epoch)
+
+    @property
+    def rows(self) -> int:
+        """Rows in a batch, of `context_length` tokens each."""
+        most, length = self.config.max_tokens_per_batch, self.config.context_length
+        if most is not None and most < length:
+            raise ValueError(
+                f"a row of context_length={length} tokens is longer than "
+                f"max_tokens_per_batch={most}"
+            )
+        return self.config.batch_size if most is None else most // length
 
     def loss(self, batch: Tensor) -> Tensor:
-        """The smoothed loss of a batch, (b, context_length + 1)."""
+        """The loss of a batch, (b, context_length + 1)."""
         ids = batch.to(self.device)
-        smoothing = self.config.label_smoothing
-        return next_token_loss(self.model, ids[:, :-1], ids[:, 1:], smoothing=smoothing)
+        return next_token_loss(self.model, ids[:, :-1], ids[:, 1:], smoothing=self.smoothing)

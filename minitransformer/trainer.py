@@ -5,24 +5,16 @@ Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), s
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, cast
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import (
-    MEASURED,
-    as_scores,
-    checked_state,
-    fingerprint,
-    load_checkpoint,
-    rebuild,
-    save_checkpoint,
-    tensors_of,
-    uninterrupted,
-)
+from minitransformer.callbacks import Callback, Checkpoint, Progress, StopOnSignal
+from minitransformer.checkpoint import Resumable
 from minitransformer.data import (
     as_pairs,
     check_lengths,
@@ -32,12 +24,9 @@ from minitransformer.data import (
     in_parts,
     token_batches,
 )
-from minitransformer.evaluation import EarlyStopping
 from minitransformer.loss import next_token_loss
 from minitransformer.optimizers import copy_with, move_average, new_optimizer
 from minitransformer.pretrained import check_tokenizers
-from minitransformer.progress import progress_of
-from minitransformer.sole_writer import sole_writer
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
@@ -46,7 +35,7 @@ from minitransformer.translator import TextModel
 __all__ = ["Trainer"]
 
 
-class Trainer:
+class Trainer(Resumable):
     """Trains a `Transformer` on sequence pairs; stopped and resumed, it loses nothing.
 
     Everything random in step n (order of the data, dropout) is a function of (seed, n). That is
@@ -77,6 +66,9 @@ class Trainer:
     Built in chapter 9. Paper: section 5.
     """
 
+    default_smoothing = 0.1
+    """ε of the loss where the configuration says nothing."""
+
     def __init__(
         self,
         model: Transformer,
@@ -86,45 +78,37 @@ class Trainer:
         config: TrainingConfig,
     ) -> None:
         pairs = as_pairs(pairs)
-        self.begin(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
+        self.set_up(model, pairs, {"src": src_tokenizer, "tgt": tgt_tokenizer}, config)
         self.examples = encode_pairs(pairs, src_tokenizer, tgt_tokenizer, model.config)
         check_lengths(pairs, self.examples, model.max_len)
-        self.epoch(0)  # does every example fit into a batch?
+        self.epoch(0)  # fail now if an example does not fit into a batch
 
-    def begin(
-        self,
-        model: Any,
-        texts: Sequence[Any],
-        tokenizers: dict[str, Tokenizer],
-        config: TrainingConfig,
-    ) -> None:
+    def set_up(self, model: Any, texts: Any, tokenizers: Any, config: TrainingConfig) -> None:
         """What every trainer starts with, whatever its texts are."""
         if not texts:
             raise ValueError("there must be at least 1 text to train on, got 0")
         check_tokenizers(model.config, tokenizers)
         self.model, self.texts = model, texts
         self.tokenizers, self.config = tokenizers, config
-        self.history: list[dict[str, float]] = []
+        smoothing = config.label_smoothing
+        self.smoothing = self.default_smoothing if smoothing is None else smoothing
         self.device = next(model.parameters()).device
         self.optimizer = new_optimizer(model, config)
+        self.history: list[dict[str, float]] = []
         self.average: dict[str, Tensor] = {}  # of the weights, by name, once there is one
+        self.until, self.should_stop = 0, False
 
     @property
     def step(self) -> int:
         """The number of updates so far; it and the history cannot disagree."""
         return int(self.history[-1]["step"]) if self.history else 0
 
-    def epoch(self, epoch: int) -> list[Any]:
+    def epoch(self, epoch: int) -> Any:
         """The batches of one pass over the data; each pass has as many."""
-        config = self.config
-        if config.batch_tokens is not None:
-            return token_batches(self.examples, config.batch_tokens, seed=config.seed, epoch=epoch)
+        config, most = self.config, self.config.max_tokens_per_batch
+        if most is not None:
+            return token_batches(self.examples, most, seed=config.seed, epoch=epoch)
         return epoch_batches(self.examples, config.batch_size, seed=config.seed, epoch=epoch)
-
-    def loss(self, batch: Any) -> Tensor:
-        """The smoothed loss of a batch."""
-        parts = (part.to(self.device) for part in collate(batch, self.model.config.pad_id))
-        return next_token_loss(self.model, *parts, smoothing=self.config.label_smoothing)
 
     def batches(self) -> Iterator[Any]:
         """The batches from the next step on, for ever."""
@@ -136,25 +120,21 @@ class Trainer:
     def fit(
         self,
         until: int | None = None,
+        callbacks: Iterable[Callback] = (),
         *,
-        evaluate: Callable[[], dict[str, float]] | None = None,
-        evaluate_every: int = 100,
         checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: int = 50,
-        stopping: EarlyStopping | None = None,
         progress: bool = True,
     ) -> list[dict[str, float]]:
         """Train up to and including step `until`, the configured end when left out.
 
+        Ctrl-C ends the training after the step it is at, with a last checkpoint.
+
         Args:
             until: the step to stop at.
-            evaluate: called every `evaluate_every` steps and at the end; the numbers that it
-                returns, by name, are added to the history.
-            evaluate_every: steps between two calls.
-            checkpoint: file to save to every `checkpoint_every` steps and at the end.
-            checkpoint_every: steps between two saves.
-            stopping: when to end before that, and where to keep the best state. The model here
-                is the last one; `resume` and `Translator.load` read the best.
+            callbacks: what to do between steps, in this order: `Evaluate`, `EarlyStopping`,
+                `Checkpoint`, or others derived from `Callback`.
+            checkpoint: file to save to every 50 steps and at the end: short for
+                `Checkpoint(checkpoint)`.
             progress: whether to draw a progress bar; where stderr is no terminal and no notebook,
                 a line for every tenth of the steps.
 
@@ -162,48 +142,29 @@ class Trainer:
             The history, which has for each step its loss (nats), learning rate and gradient norm.
 
         Raises:
-            FileNotFoundError: if the folder of `checkpoint`, or of the best, does not exist.
+            FileNotFoundError: if the folder of a checkpoint does not exist.
             FloatingPointError: if the loss or a gradient is no longer finite.
-            OSError: if `checkpoint` cannot be written; what was there before stays.
-            TypeError: if `evaluate` returns anything else than numbers by name.
-            ValueError: if `evaluate_every` or `checkpoint_every` is below 1, `evaluate` returns
-                a name that every step has, or not the one that `stopping` watches; if another
-                training writes to `checkpoint` or has written it, or the best is to go there too;
-                if model or tokenizers would come back from a checkpoint as others.
+            KeyboardInterrupt: after Ctrl-C, once everything is saved.
+            OSError: if a checkpoint cannot be written; what was there before stays.
+            ValueError: if another training writes to a checkpoint or has written it; if model or
+                tokenizers would come back from it as others.
         """
-        if min(evaluate_every, checkpoint_every) < 1:
-            raise ValueError(
-                "evaluate_every and checkpoint_every must be at least 1, "
-                f"got {evaluate_every} and {checkpoint_every}"
-            )
-        best, watch = (stopping.best, stopping.watch) if stopping else (None, None)
-        if stopping:
-            stopping.check(evaluate, checkpoint)
-        until = self.config.steps if until is None else min(until, self.config.steps)
+        self.until = self.config.steps if until is None else min(until, self.config.steps)
+        self.should_stop = False
+        saving = [] if checkpoint is None else [Checkpoint(checkpoint)]
+        callbacks = [*callbacks, *saving, Progress(progress), StopOnSignal()]
         cuda_devices = [self.device] if self.device.type == "cuda" else []
-        with (
-            sole_writer(self, checkpoint, best),
-            torch.random.fork_rng(cuda_devices),
-            progress_of(self.step, until, shown=progress) as show,
-        ):
+        with torch.random.fork_rng(cuda_devices), ExitStack() as self.resources:
+            for callback in callbacks:
+                callback.begin(self)
             for batch in self.batches():
-                # First what the last step asks for: where it was interrupted, it is made up for.
-                row, step, ends = self.history[-1] if self.history else {}, self.step, False
-                due = row.keys() == MEASURED and (step == until or step % evaluate_every == 0)
-                if evaluate and due:
-                    self.seed(step)
-                    row |= as_scores(evaluate(), watch)
-                if stopping and watch in row:
-                    ends = stopping.ends(self.history)
-                    if best and stopping.best_row(self.history) is row:
-                        self.save(best)
-                ends = ends or step >= until
-                if checkpoint and row and (ends or step % checkpoint_every == 0):
-                    self.save(checkpoint)
-                show(step, row)
-                if ends:
+                for callback in callbacks if self.step else ():  # a resumed run catches up first
+                    callback.after_step(self)
+                if self.should_stop or self.step >= self.until:
                     break
                 self.train_step(batch)
+            for callback in callbacks:
+                callback.end(self)
         return self.history
 
     def seed(self, step: int, part: int = 0) -> None:
@@ -211,13 +172,18 @@ class Trainer:
         # Primes: no two runs share a step's numbers, and no two parts of a step.
         torch.manual_seed(1_000_003 * self.config.seed + step + 1_000_000_007 * part)
 
+    def loss(self, batch: Any) -> Tensor:
+        """The smoothed loss of a batch."""
+        parts = (part.to(self.device) for part in collate(batch, self.model.config.pad_id))
+        return next_token_loss(self.model, *parts, smoothing=self.smoothing)
+
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: forward, loss, backward, in as many parts as configured; clip, step."""
         config, found = self.config, 0.0
         self.model.train()
         self.optimizer.zero_grad()
         bf16 = torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16")
-        dealt = in_parts(batch, config.accumulate, self.model.config.pad_id)
+        dealt = in_parts(batch, config.gradient_accumulation_steps, self.model.config.pad_id)
         for part, (rows, share) in enumerate(dealt):
             if share:
                 self.seed(self.step + 1, part)
@@ -239,18 +205,17 @@ class Trainer:
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.optimizer.step()
+        if config.ema_decay:
+            move_average(self.average, self.model, config.ema_decay, step)
         row = {"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": norm}
-        with uninterrupted():  # Ctrl-C finds all of it done, or nothing
-            self.optimizer.step()
-            self.history.append(row)
-            if config.average:
-                move_average(self.average, self.model, config.average, step)
+        self.history.append(row)
         return row
 
     def averaged(self) -> Any:
         """A copy of the model, in evaluation mode, with the average of its weights.
 
-        With β = `config.average` the weights after step i of n count β^(n−i). Without an average
+        With β = `config.ema_decay` the weights after step i of n count β^(n−i). Without an average
         they are the model's own.
         """
         return copy_with(self.average, self.model).eval()
@@ -259,42 +224,6 @@ class Trainer:
         """`averaged` with its tokenizers: a `Translator`, or a `TextGenerator`."""
         return TextModel.of(self.averaged(), self.tokenizers)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint with all that is needed to translate and to go on, or refuse it."""
-        save_checkpoint(path, tensors_of(self), checked_state(self))
-
-    @classmethod
-    def resume(
-        cls, path: str | os.PathLike[str], texts: Iterable[Any], device: torch.device | str = "cpu"
-    ) -> Self:
-        """Rebuild a trainer from its checkpoint, on `device`, ready to go on with `fit`.
-
-        Args:
-            path: what `save` wrote.
-            texts: the same training texts.
-            device: where to train.
-
-        Raises:
-            FileNotFoundError: if there is no checkpoint.
-            ValueError: if it is damaged, no checkpoint of a trainer, or of other texts.
-        """
-        texts = list(texts)
-        tensors, state = load_checkpoint(path)
-        model, tokenizers = rebuild(tensors, state, device)
-        if state["data"] != fingerprint(texts):
-            raise ValueError(
-                f"{path} was trained on other texts: {state['data']}, not {fingerprint(texts)}"
-            )
-        config, new_trainer = TrainingConfig(**state["training"]), cast(Any, cls)
-        trainer = new_trainer(model, texts, *tokenizers.values(), config)
-        for name, parameter in model.named_parameters():
-            prefix = f"optimizer.{name}."
-            trainer.optimizer.state[parameter] = {
-                key.removeprefix(prefix): value.to(device)
-                for key, value in tensors.items()
-                if key.startswith(prefix)
-            }
-            if (key := f"average.{name}") in tensors:
-                trainer.average[name] = tensors[key].to(device)
-        trainer.history = state["history"]
-        return trainer
+    def in_any_process(self, condition: bool) -> bool:
+        """Whether it holds in this process or another that trains the same model."""
+        return condition

@@ -83,7 +83,7 @@ def together(count, function, *arguments, errors=False, wanted=None):
             process.kill()
             process.join()
     for result in results:
-        if isinstance(result, Exception) and not errors:
+        if isinstance(result, BaseException) and not errors:
             raise result
     return results
 
@@ -98,7 +98,7 @@ def in_a_process(end, rank, count, port, function, arguments):
     os.environ.update({name: str(value) for name, value in place.items()})
     try:
         result = function(*arguments)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         error.add_note(traceback.format_exc())
         result = error
     end.send_bytes(pickle.dumps(result))  # not `send`: a tensor's memory ends with its process

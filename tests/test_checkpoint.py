@@ -5,12 +5,9 @@ import os
 import pickle
 import random
 import re
-import signal
 import stat
 import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +16,6 @@ from safetensors.torch import save_file
 
 import minitransformer.files
 from minitransformer import Translator, load_checkpoint, save_checkpoint
-from minitransformer.checkpoint import as_scores, uninterrupted
-from minitransformer.sole_writer import sole_writer
 
 TENSORS = {
     "float": randn(5, 7),
@@ -30,7 +25,6 @@ TENSORS = {
     "empty": torch.zeros(0, 3),
     "ß 数": torch.tensor([True, False]),
 }
-NEW = SimpleNamespace(history=[])
 STATE = {"step": 7, "history": [{"loss": 0.1 + 0.2}], "name": "dreißig", "none": None}
 
 
@@ -269,90 +263,3 @@ def test_full_disk_is_named_with_the_file(saved, monkeypatch):
         save_checkpoint(saved, {"new": torch.ones(2)}, {"step": 8})
     assert os.listdir(saved.parent) == [saved.name]
     assert_holds(saved, TENSORS, STATE)
-
-
-# --- one writer
-
-
-def test_no_checkpoint_needs_no_writer(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with sole_writer(NEW, None):
-        assert os.listdir(tmp_path) == []
-
-
-def test_folder_in_place_of_the_file_is_refused(path):
-    path.mkdir()
-    message = f"to be a file, but {re.escape(str(path))} is a folder"
-    with pytest.raises(IsADirectoryError, match=message), sole_writer(NEW, path):
-        pass
-
-
-def test_folder_that_cannot_be_written_is_named(path, monkeypatch):
-    def read_only(*_):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("builtins.open", read_only)
-    message = rf"the checkpoint {re.escape(str(path))} cannot be written: .*Read-only"
-    with pytest.raises(OSError, match=message), sole_writer(NEW, path):
-        pass
-
-
-# --- what the history can hold
-
-
-def test_scores_are_numbers():
-    scores = as_scores({"tensor": torch.tensor(0.5), "integer": 3, "float": 0.25})
-    assert scores == {"tensor": 0.5, "integer": 3.0, "float": 0.25}
-    assert {type(score) for score in scores.values()} == {float}
-
-
-@pytest.mark.parametrize("scores", [None, 0.5, {"a": "much"}, {"a": torch.ones(2)}, {"a": None}])
-def test_other_scores_are_refused(scores):
-    message = rf"evaluate must return numbers by name, got {re.escape(repr(scores))}"
-    with pytest.raises(TypeError, match=message):
-        as_scores(scores)
-
-
-def test_scores_that_every_step_has_are_refused():
-    with pytest.raises(ValueError, match=r"evaluate must not return \['loss', 'step'\]"):
-        as_scores({"loss": 1.0, "score": 2.0, "step": 3})
-
-
-# --- Ctrl-C
-
-
-def test_interruption_waits_for_the_end_of_the_block():
-    handler, done = signal.getsignal(signal.SIGINT), []
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        with uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-            done.append("block")
-        done.append("after it")
-    assert done == ["block"]
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_block_without_interruption_is_a_block():
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(OSError, match="its own"), uninterrupted():
-        raise OSError("its own")
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_other_threads_and_handlers_are_left_alone():
-    done = []
-
-    def work():
-        with uninterrupted():
-            done.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done == [signal.getsignal(signal.SIGINT)]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        work()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert done[1] == signal.SIG_IGN

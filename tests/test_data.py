@@ -163,15 +163,15 @@ def padding(batches, pad_id=0):
     return [sum((ids == 0).sum().item() for ids in s) / sum(i.numel() for i in s) for s in sides]
 
 
-@pytest.mark.parametrize("batch_tokens", [14, 29, 100, 9999])
-def test_batches_by_tokens_deal_every_example_exactly_once(batch_tokens):
+@pytest.mark.parametrize("max_tokens_per_batch", [14, 29, 100, 9999])
+def test_batches_by_tokens_deal_every_example_exactly_once(max_tokens_per_batch):
     for epoch in range(3):
-        batches = token_batches(EXAMPLES, batch_tokens, seed=3, epoch=epoch)
+        batches = token_batches(EXAMPLES, max_tokens_per_batch, seed=3, epoch=epoch)
         dealt = Counter(map(repr, (example for batch in batches for example in batch)))
         assert dealt == Counter(map(repr, EXAMPLES))
         for batch in batches:
             src, tgt_input, tgt_output = collate(batch)
-            assert max(src.numel(), tgt_input.numel(), tgt_output.numel()) <= batch_tokens
+            assert max(src.numel(), tgt_input.numel(), tgt_output.numel()) <= max_tokens_per_batch
 
 
 def test_a_batch_is_filled():
@@ -214,7 +214,7 @@ def test_short_batches_by_tokens_do_not_come_first():
 
 def test_example_longer_than_a_batch_is_refused():
     with pytest.raises(
-        ValueError, match="an example of 14 positions is longer than batch_tokens=13"
+        ValueError, match="an example of 14 positions is longer than max_tokens_per_batch=13"
     ):
         token_batches(EXAMPLES, 13, seed=0, epoch=0)
     with pytest.raises(ValueError, match="examples must be at least 1, got 0"):

@@ -25,7 +25,7 @@ from torch.torch_version import TorchVersion
 from minitransformer.data import num_targets
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.layers import compute_again
-from minitransformer.parallel.parts import check_parts
+from minitransformer.parallel.trainer import check_parts
 
 pytestmark = [pytest.mark.slow, NEEDS_FSDP]
 
@@ -49,11 +49,16 @@ RUNS = {
     "tokens, fsdp": ("tokens", {}, "fsdp", PART_4),
     "adamw, average, fsdp": (
         "copying",
-        {"optimizer": "adamw", "weight_decay": 0.1, "average": 0.9, "batch_tokens": 13},
+        {"optimizer": "adamw", "weight_decay": 0.1, "ema_decay": 0.9, "max_tokens_per_batch": 13},
         "fsdp",
         PART_4,
     ),
-    "accumulated, ddp": ("letters", {"accumulate": 4, "batch_tokens": 11}, "ddp", {}),
+    "accumulated, ddp": (
+        "letters",
+        {"gradient_accumulation_steps": 4, "max_tokens_per_batch": 11},
+        "ddp",
+        {},
+    ),
     "compiled": ("letters", {"dropout": 0.0}, "fsdp", {**PART_4, "compiled": True}),
 }
 OF_EACH_ENGINE = ("copying, ddp", "letters without dropout")
@@ -182,7 +187,10 @@ def test_gradient_is_that_of_the_whole_batch(kind, parts):
 @pytest.mark.parametrize("kind", ["copying", "letters"])
 @pytest.mark.parametrize("parts", [None, 3])
 def test_parts_are_what_the_plain_trainer_accumulates(kind, parts):
-    plain, trainer = TRAINERS[kind](accumulate=3), TRAINERS[kind](accumulate=3)
+    plain, trainer = (
+        TRAINERS[kind](gradient_accumulation_steps=3),
+        TRAINERS[kind](gradient_accumulation_steps=3),
+    )
     plain.fit(progress=False)
     with join_processes() as processes:
         ParallelTrainer(trainer, processes, parts=parts).fit(progress=False)
@@ -267,7 +275,7 @@ def test_group_is_let_go_of_after_the_engine():
     """Else DDP is the last one who has it, and may wait for ever for a thread of it."""
     with join_processes() as processes:
         order = list(vars(ParallelTrainer(copying_trainer(), processes)))
-    assert order.index("loss") < order.index("group")
+    assert order.index("module") < order.index("group")
 
 
 # --- errors
@@ -312,9 +320,9 @@ def test_processes_with_different_trainers():
 
 
 def test_other_parts_than_accumulated_are_refused():
-    message = "the trainer's accumulate=3 are the parts, but got parts=4"
+    message = "parts must be the trainer's gradient_accumulation_steps=3, got 4"
     with join_processes() as processes, pytest.raises(ValueError, match=message):
-        ParallelTrainer(copying_trainer(accumulate=3), processes, parts=4)
+        ParallelTrainer(copying_trainer(gradient_accumulation_steps=3), processes, parts=4)
 
 
 def test_muon_on_shares_is_refused():

@@ -34,7 +34,7 @@ SIDES = {
     for side in ("encoder", "decoder")
     for name, size in (("num_heads", 3), ("d_ff", 20))
 }
-STEPS = mt.TrainingConfig(steps=4, warmup_steps=1, batch_size=4, context_length=5, average=0.5)
+STEPS = mt.TrainingConfig(steps=4, warmup_steps=1, batch_size=4, context_length=5, ema_decay=0.5)
 ROTARY = models.RotaryScaling("llama3", factor=4.0, low=1.0, high=4.0, trained_len=16)
 
 
@@ -301,7 +301,7 @@ def save(trainer, path, until):
 def shares(trainer, path, until):
     with join_processes("cpu", time_limit=LIMIT) as processes:
         folder = path.with_name("shares")
-        ParallelTrainer(trainer, processes, "ddp").fit(folder, until=until, progress=False)
+        ParallelTrainer(trainer, processes, "ddp").fit(until, checkpoint=folder, progress=False)
     gather(folder, path)
 
 
@@ -535,10 +535,10 @@ def test_file_that_is_no_checkpoint_is_not_replaced(tmp_path):
 
 def test_best_state_of_the_same_training_is_replaced_that_of_another_is_not(tmp_path):
     stopping = mt.EarlyStopping("score", best=tmp_path / "best")
-    options = {"evaluate": lambda: {"score": 1.0}, "evaluate_every": 1, "progress": False}
+    callbacks = [mt.Evaluate(lambda: {"score": 1.0}, every=1), stopping]
 
     def go_on(trainer, until):
-        trainer.fit(until, stopping=stopping, **options)
+        trainer.fit(until, callbacks, progress=False)
 
     first = begun(("writer", "GPT2"))
     first.fit(1, checkpoint=tmp_path / "last", progress=False)

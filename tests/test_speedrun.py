@@ -118,7 +118,7 @@ def test_torch_and_ours_start_alike(training, tiny):
 
 
 def test_a_recipe_names_what_the_package_names(training, tiny):
-    recipe = replace(tiny.recipe(3), average=0.8, schedule="linear", label_smoothing=0.05)
+    recipe = replace(tiny.recipe(3), ema_decay=0.8, schedule="linear", label_smoothing=0.05)
     trainer = training.new_trainer("tiny", recipe, 7)
     given, found = asdict(recipe), asdict(trainer.config)
     assert found["seed"] == 7

@@ -65,7 +65,9 @@ def test_weights_are_those_of_the_texts_also_when_stopped(folder, tmp_path):
     for step in (4, 6):
         trainer = file_trainer(folder)
         with join_processes() as processes:
-            ParallelTrainer(trainer, processes).fit(tmp_path / "to", until=step, progress=False)
+            ParallelTrainer(trainer, processes).fit(
+                step, checkpoint=tmp_path / "to", progress=False
+            )
     assert_equal_outcome(outcome(trainer), outcome(plain))
 
 
@@ -74,11 +76,11 @@ def test_other_tokens_are_no_continuation(folder, tmp_path):
     write_tokens([*TEXTS, "d"], LETTERS, tmp_path / "other")
     with join_processes() as processes:
         ParallelTrainer(file_trainer(folder), processes).fit(
-            tmp_path / "to", until=2, progress=False
+            2, checkpoint=tmp_path / "to", progress=False
         )
         other = ParallelTrainer(file_trainer(tmp_path / "other"), processes)
         with pytest.raises(ValueError, match="is of another training: its data is 1 texts"):
-            other.fit(tmp_path / "to", progress=False)
+            other.fit(checkpoint=tmp_path / "to", progress=False)
 
 
 def test_damaged_tokens_are_told(folder):

@@ -1,8 +1,6 @@
 """Training learns, repeats itself exactly, and ends the same whether or not it was stopped."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ from helpers import PAIRS, TEXTS, assert_same, copying_trainer
 
 from minitransformer import (
     BPETokenizer,
-    EarlyStopping,
+    Checkpoint,
     TextPair,
     Trainer,
     TrainingConfig,
@@ -31,8 +29,6 @@ from minitransformer import (
 from minitransformer.registry import named_weights
 
 pytestmark = pytest.mark.slow
-
-OURS = {"trainer.py", "checkpoint.py", "evaluation.py", "test_trainer.py"}
 
 
 def weights(trainer):
@@ -118,9 +114,9 @@ def test_saving_does_not_disturb_and_resuming_is_saving_the_same(tmp_path, chang
         Trainer.resume(tmp_path / name, PAIRS).save(tmp_path / "again")
         assert_same_checkpoints(tmp_path / "again", tmp_path / name)
         trainer.fit(3, progress=False)
-    trainer.fit(progress=False, checkpoint=tmp_path / "saved often", checkpoint_every=1)
+    trainer.fit(callbacks=[Checkpoint(tmp_path / "saved often", every=1)], progress=False)
     straight = copying_trainer(6, model_changes=changes)
-    straight.fit(progress=False, checkpoint=tmp_path / "saved once", checkpoint_every=1000)
+    straight.fit(checkpoint=tmp_path / "saved once", progress=False)
     assert_same_checkpoints(tmp_path / "saved often", tmp_path / "saved once")
 
 
@@ -139,15 +135,11 @@ KILLED = """
 import sys, time
 import torch
 from helpers import copying_trainer
+from minitransformer import Checkpoint, Evaluate
 
 torch.set_num_threads(1)
-copying_trainer(30).fit(
-    checkpoint=sys.argv[1],
-    checkpoint_every=1,
-    evaluate=lambda: time.sleep(0.05) or {},
-    evaluate_every=1,
-    progress=False,
-)
+slow = Evaluate(lambda: time.sleep(0.05) or {}, every=1)
+copying_trainer(30).fit(callbacks=[slow, Checkpoint(sys.argv[1], every=1)], progress=False)
 """
 
 
@@ -174,14 +166,14 @@ def test_killed_run_goes_on_to_the_same_end(tmp_path):
 RECIPES = {
     "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
     "muon": {"optimizer": "muon", "weight_decay": 0.1, "schedule": "linear"},
-    "batches by tokens": {"batch_tokens": 13},
-    "in parts": {"accumulate": 3},
-    "average": {"average": 0.7},
+    "batches by tokens": {"max_tokens_per_batch": 13},
+    "in parts": {"gradient_accumulation_steps": 3},
+    "ema_decay": {"ema_decay": 0.7},
     "all of it": {
         "optimizer": "adamw",
-        "batch_tokens": 13,
-        "accumulate": 2,
-        "average": 0.99,
+        "max_tokens_per_batch": 13,
+        "gradient_accumulation_steps": 2,
+        "ema_decay": 0.99,
         "precision": "bf16",
     },
 }
@@ -205,22 +197,7 @@ def test_resuming_equals_never_stopping_with_every_recipe(tmp_path, stop, recipe
     unlike = copying_trainer(8)
     unlike.fit(progress=False)
     found = {name: torch.equal(w, weights(unlike)[name]) for name, w in weights(straight).items()}
-    assert all(found.values()) == (recipe == {"average": 0.7})  # every other one changes training
-
-
-def test_checkpoint_from_before_a_setting_was_known_is_resumed(tmp_path):
-    straight = copying_trainer(6)
-    straight.fit(progress=False)
-    copying_trainer(6).fit(3, checkpoint=tmp_path / "new", progress=False)
-    tensors, state = load_checkpoint(tmp_path / "new")
-    old = ("steps", "batch_size", "warmup_steps", "peak_learning_rate", "label_smoothing")
-    old += ("max_gradient_norm", "context_length", "precision", "seed")
-    assert len(state["training"]) > len(old)
-    state["training"] = {name: state["training"][name] for name in old}
-    save_checkpoint(tmp_path / "old", tensors, state)
-    resumed = Trainer.resume(tmp_path / "old", PAIRS)
-    resumed.fit(progress=False)
-    assert_same_training(resumed, straight)
+    assert all(found.values()) == (recipe == {"ema_decay": 0.7})  # every other one changes training
 
 
 # --- randomness
@@ -255,19 +232,6 @@ def test_dropout_differs_from_step_to_step():
     batch = trainer.examples[:4]
     losses = {trainer.train_step(batch)["loss"] for _ in range(3)}
     assert len(losses) == 3
-
-
-def test_every_epoch_shows_every_example_once(monkeypatch):
-    trainer, seen = copying_trainer(9), []
-    train_step = trainer.train_step
-    monkeypatch.setattr(
-        trainer, "train_step", lambda batch: seen.append(batch) or train_step(batch)
-    )
-    trainer.fit(progress=False)
-    epochs = [[*seen[i], *seen[i + 1], *seen[i + 2]] for i in (0, 3, 6)]
-    for epoch in epochs:
-        assert sorted(epoch) == sorted(trainer.examples)
-    assert epochs[0] != epochs[1] != epochs[2]
 
 
 # --- one step
@@ -318,7 +282,10 @@ def test_update_is_adam_with_the_papers_settings():
 def test_gradient_in_parts_is_that_of_the_batch(parts, smoothing):
     """Also where there are more parts than rows; the mean of the parts' means is another."""
     settings = {"dropout": 0.0, "label_smoothing": smoothing, "max_gradient_norm": 1e9}
-    plain, dealt = copying_trainer(6, **settings), copying_trainer(6, accumulate=parts, **settings)
+    plain, dealt = (
+        copying_trainer(6, **settings),
+        copying_trainer(6, gradient_accumulation_steps=parts, **settings),
+    )
     batch = sorted(plain.examples, key=lambda example: len(example.tgt))
     for trainer in (plain, dealt):
         trainer.model.double()
@@ -335,29 +302,16 @@ def test_gradient_in_parts_is_that_of_the_batch(parts, smoothing):
 
 
 def test_parts_have_random_numbers_of_their_own():
-    once, twice = copying_trainer(6), copying_trainer(6, accumulate=2)
+    once, twice = copying_trainer(6), copying_trainer(6, gradient_accumulation_steps=2)
     row = once.examples[:1]
     assert once.train_step(row * 2)["loss"] != twice.train_step(row * 2)["loss"]
 
 
-def test_batches_by_tokens_are_as_large_as_they_may_be(monkeypatch):
-    trainer, seen = copying_trainer(40, batch_tokens=13), []
-    train_step = trainer.train_step
-    monkeypatch.setattr(
-        trainer, "train_step", lambda batch: seen.append(batch) or train_step(batch)
-    )
-    trainer.fit(progress=False)
-    a_pass = len(trainer.epoch(0))
-    assert 3 < a_pass < 10
-    for first in range(0, 40 - a_pass, a_pass):
-        epoch = [example for batch in seen[first : first + a_pass] for example in batch]
-        assert sorted(epoch) == sorted(trainer.examples)
-    assert max(len(batch) for batch in seen) > min(len(batch) for batch in seen)
-
-
 def test_pair_longer_than_a_batch_is_refused_at_once():
-    with pytest.raises(ValueError, match="an example of 5 positions is longer than batch_tokens=4"):
-        copying_trainer(6, batch_tokens=4)
+    with pytest.raises(
+        ValueError, match="an example of 5 positions is longer than max_tokens_per_batch=4"
+    ):
+        copying_trainer(6, max_tokens_per_batch=4)
 
 
 def gradient_norm(trainer):
@@ -375,12 +329,6 @@ def test_long_gradients_are_clipped_to_the_limit():
     assert gradient_norm(tight) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_gradients_do_not_pile_up():
-    trainer = copying_trainer(6, dropout=0.0, peak_learning_rate=1e-12, max_gradient_norm=1e9)
-    norms = [trainer.train_step(trainer.examples[:4])["gradient_norm"] for _ in range(3)]
-    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
-
-
 @pytest.mark.parametrize("finished", [0, 2])
 def test_infinite_loss_stops_training_and_names_the_step(finished):
     trainer = copying_trainer(6, peak_learning_rate=3e-3)
@@ -396,24 +344,7 @@ def test_infinite_loss_stops_training_and_names_the_step(finished):
         assert torch.equal(weight, before[name]), name
 
 
-def test_infinite_gradient_stops_training():
-    trainer = copying_trainer(6)
-    trainer.model.src_embedding.weight.register_hook(lambda gradient: gradient * torch.inf)
-    with pytest.raises(FloatingPointError, match=r"step 1: loss \d\.\d+, gradient norm nan"):
-        trainer.fit(progress=False)
-
-
-# --- progress, evaluation, saving
-
-
-@pytest.mark.parametrize("progress", [True, False])
-def test_progress_is_shown_only_when_asked_for(capfd, progress):
-    copying_trainer(6).fit(progress=progress)
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert ("step 6 of 6" in printed.err) == progress
-    if not progress:
-        assert printed.err == ""
+# --- what comes out
 
 
 def test_history_has_a_row_per_step():
@@ -426,77 +357,24 @@ def test_history_has_a_row_per_step():
         assert row["learning_rate"] == trainer.config.learning_rate(row["step"], 12)
 
 
-def test_evaluation_comes_at_its_steps_and_at_the_end():
-    trainer, at = copying_trainer(20), []
-
-    def evaluate():
-        at.append(trainer.step)
-        trainer.model.eval()  # training must not depend on the mode this leaves
-        return {"steps_so_far": trainer.step}
-
-    modes = []
-    trainer.model.encoder.register_forward_pre_hook(lambda stack, _: modes.append(stack.training))
-    trainer.fit(8, evaluate=evaluate, evaluate_every=3, progress=False)
-    assert at == [3, 6, 8]
-    assert [row.get("steps_so_far") for row in trainer.history] == [
-        *[None] * 2,
-        3,
-        None,
-        None,
-        6,
-        None,
-        8,
-    ]
-    assert modes == [True] * 8
-
-
-def test_evaluating_does_not_change_training():
-    plain, watched = copying_trainer(6), copying_trainer(6)
-    plain.fit(progress=False)
-
-    def evaluate():
-        torch.rand(3)
-        share = Translator(watched.model, *watched.tokenizers.values()).exact_match(PAIRS)
-        assert watched.model.training
-        return {"exact_match": share}
-
-    watched.fit(evaluate=evaluate, evaluate_every=2, progress=False)
-    for name, weight in weights(plain).items():
-        assert torch.equal(weight, weights(watched)[name]), name
-
-
-def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
-    trainer, saves = copying_trainer(20), []
-    monkeypatch.setattr(trainer, "save", lambda path: saves.append((path, trainer.step)))
-    path = tmp_path / "model"
-    trainer.fit(8, checkpoint=path, checkpoint_every=3, progress=False)
-    assert saves == [(path, 3), (path, 6), (path, 8)]
-
-
-def test_checkpoint_holds_the_last_evaluation(tmp_path):
-    path = tmp_path / "model"
-    copying_trainer(6).fit(evaluate=lambda: {"score": 0.5}, checkpoint=path, progress=False)
-    assert load_checkpoint(path)[1]["history"][-1]["score"] == 0.5
-
-
 # --- what comes out
 
 
 def test_translator_is_what_was_trained(tmp_path, trained):
     trained.save(tmp_path / "model")
     translator = Translator.load(tmp_path / "model")
-    model, (src, tgt) = translator.model, translator.tokenizers.values()
+    model, (src, _) = translator.model, translator.tokenizers.values()
     assert not model.training
     assert model.config == trained.model.config
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, trained.model.get_parameter(name))
     assert isinstance(src, WordTokenizer)
-    assert Translator(model, src, tgt).translate(TEXTS) == [t[::-1] for t in TEXTS]
+    assert translator.translate(TEXTS) == [t[::-1] for t in TEXTS]
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.95])
 def test_average_is_over_the_weights_of_all_steps(tmp_path, beta):
-    trainer, seen = copying_trainer(6, average=beta), []
+    trainer, seen = copying_trainer(6, ema_decay=beta), []
     while trainer.step < 6:
         trainer.fit(trainer.step + 1, progress=False)
         seen.append(weights(trainer))
@@ -518,7 +396,7 @@ def test_average_is_over_the_weights_of_all_steps(tmp_path, beta):
 
 
 def test_average_does_not_change_training_and_without_it_there_is_none(tmp_path):
-    plain, averaging = copying_trainer(6), copying_trainer(6, average=0.9)
+    plain, averaging = copying_trainer(6), copying_trainer(6, ema_decay=0.9)
     plain.fit(progress=False)
     averaging.fit(progress=False)
     assert_same_training(averaging, plain)
@@ -557,26 +435,6 @@ def test_training_on_nothing_is_refused():
     other = copying_trainer(6)
     with pytest.raises(ValueError, match="got 0"):
         Trainer(other.model, [], *other.tokenizers.values(), other.config).fit(progress=False)
-
-
-def test_text_too_long_for_the_model_is_refused():
-    other = copying_trainer(6)
-    pairs = [TextPair("a " * 64, "b")]
-    with pytest.raises(ValueError, match="65 positions is longer than max_len=64"):
-        Trainer(other.model, pairs, *other.tokenizers.values(), other.config)
-
-
-@pytest.mark.parametrize("content", [b"", b"junk" * 9])
-def test_damaged_checkpoint_is_not_resumed(tmp_path, content):
-    path = tmp_path / "model"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{path.name} .* is damaged"):
-        Trainer.resume(path, PAIRS)
-
-
-def test_missing_checkpoint_is_not_resumed(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint at .*nowhere"):
-        Trainer.resume(tmp_path / "nowhere", PAIRS)
 
 
 def test_resuming_with_other_pairs_is_refused(tmp_path):
@@ -670,165 +528,6 @@ def test_dropout_of_others_is_reproducible_too():
         return trainer.fit(progress=False)
 
     assert history() == history() != copying_trainer(6).fit(progress=False)
-
-
-# --- interrupted
-
-
-class Interruptions:
-    """Sends Ctrl-C at the nth line of our own that runs after step 2; counts from 0."""
-
-    def __init__(self, trainer, n):
-        self.trainer, self.left, self.sent = trainer, n, False
-
-    def __call__(self, frame, event, _):
-        if Path(frame.f_code.co_filename).name not in OURS:
-            return None
-        if event == "line" and not self.sent and len(self.trainer.history) >= 2:
-            self.sent = self.left == 0
-            self.left -= 1
-            if self.sent:
-                signal.raise_signal(signal.SIGINT)
-        return self
-
-
-def test_interrupted_anywhere_and_going_on_equals_never_stopping():
-    def fit(trainer):
-        def evaluate():
-            return {"loss_so_far": trainer.history[-1]["loss"], "drawn": torch.rand(1)}
-
-        stopping = EarlyStopping("loss_so_far", patience=1)
-        trainer.fit(evaluate=evaluate, evaluate_every=2, stopping=stopping, progress=False)
-
-    straight, interrupted = copying_trainer(3, warmup_steps=1, average=0.5), 0
-    fit(straight)
-    for n in range(1000):
-        trainer = copying_trainer(3, warmup_steps=1, average=0.5)
-        interruptions = Interruptions(trainer, n)
-        sys.settrace(interruptions)
-        try:
-            fit(trainer)
-        except KeyboardInterrupt:
-            interrupted += 1
-        finally:
-            sys.settrace(None)
-        fit(trainer)
-        assert_same_training(trainer, straight)
-        for name, mean in straight.average.items():
-            assert torch.equal(trainer.average[name], mean), name
-        if not interruptions.sent:
-            break
-    assert interrupted == n > 50
-
-
-@pytest.mark.parametrize("name", ["step", "zero_grad"])
-def test_interrupted_update_is_done_once(monkeypatch, name):
-    straight, interrupted = copying_trainer(6), copying_trainer(6)
-    straight.fit(progress=False)
-    original = getattr(interrupted.optimizer, name)
-    interrupted.fit(2, progress=False)
-
-    def interrupting():
-        original()
-        signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(interrupted.optimizer, name, interrupting)
-        with pytest.raises(KeyboardInterrupt):
-            interrupted.fit(progress=False)
-    assert interrupted.step == len(interrupted.history) == (3 if name == "step" else 2)
-    interrupted.fit(progress=False)
-    assert_same_training(interrupted, straight)
-
-
-def test_interrupted_evaluation_is_made_up_for():
-    straight, interrupted, calls = copying_trainer(6), copying_trainer(6), []
-
-    def evaluate(trainer):
-        calls.append(trainer.step)
-        if trainer is interrupted and len(calls) in (1, 3):
-            raise KeyboardInterrupt
-        return {"score": trainer.step / 10}
-
-    for until in (4, 5, None):
-        try:
-            interrupted.fit(
-                until, evaluate=lambda: evaluate(interrupted), evaluate_every=2, progress=False
-            )
-        except KeyboardInterrupt:
-            continue
-    interrupted.fit(evaluate=lambda: evaluate(interrupted), evaluate_every=2, progress=False)
-    assert calls == [2, 2, 4, 4, 6]
-    straight.fit(evaluate=lambda: evaluate(straight), evaluate_every=2, progress=False)
-    assert_same_training(interrupted, straight)
-
-
-def test_interrupted_last_save_is_made_up_for(tmp_path, monkeypatch):
-    trainer = copying_trainer(3)
-
-    def save(_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save", save)
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(checkpoint=tmp_path / "model", progress=False)
-    trainer.fit(checkpoint=tmp_path / "model", progress=False)
-    assert Trainer.resume(tmp_path / "model", PAIRS).step == 3
-
-
-# --- refused before the first step
-
-
-def refusing(trainer, monkeypatch):
-    """The trainer, which fails where it trains."""
-    monkeypatch.setattr(trainer, "train_step", lambda _: pytest.fail("trained a step"))
-    return trainer
-
-
-def test_second_trainer_with_the_same_checkpoint_is_refused(tmp_path, monkeypatch):
-    first = copying_trainer(6)
-    second = refusing(copying_trainer(6), monkeypatch)
-
-    def evaluate():
-        with pytest.raises(ValueError, match=r"model is being written by another training"):
-            second.fit(checkpoint=tmp_path / "model", progress=False)
-        return {}
-
-    first.fit(evaluate=evaluate, checkpoint=tmp_path / "model", progress=False)
-    assert os.listdir(tmp_path) == ["model"]
-
-
-def test_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    (tmp_path / ".model.lock").mkdir()  # nobody, root neither, can write a file of that name
-    trainer = refusing(copying_trainer(6), monkeypatch)
-    message = rf"the checkpoint {re.escape(str(tmp_path / 'model'))} cannot be written: "
-    with pytest.raises(OSError, match=message):
-        trainer.fit(checkpoint=tmp_path / "model", progress=False)
-
-
-@pytest.mark.parametrize(("evaluate_every", "checkpoint_every"), [(0, 1), (1, 0), (-3, 5)])
-def test_every_no_steps_is_refused(monkeypatch, evaluate_every, checkpoint_every):
-    message = f"must be at least 1, got {evaluate_every} and {checkpoint_every}"
-    with pytest.raises(ValueError, match=message):
-        refusing(copying_trainer(6), monkeypatch).fit(
-            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, progress=False
-        )
-
-
-def test_scores_may_be_tensors(tmp_path):
-    trainer = copying_trainer(2, warmup_steps=1)
-    score = torch.tensor(0.5)
-    trainer.fit(evaluate=lambda: {"score": score}, checkpoint=tmp_path / "model", progress=False)
-    assert Trainer.resume(tmp_path / "model", PAIRS).history[-1]["score"] == 0.5
-
-
-@pytest.mark.parametrize("scores", [None, {"score": "good"}, {"loss": 1.0}])
-def test_other_scores_are_refused_when_they_come(scores):
-    trainer = copying_trainer(6)
-    with pytest.raises((TypeError, ValueError), match="evaluate must"):
-        trainer.fit(evaluate=lambda: scores, evaluate_every=1, progress=False)
-    assert trainer.step == 1
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -99,14 +99,6 @@ def test_settings_choose_how_the_rate_falls():
         assert config.learning_rate(step, d_model=12) == expected
 
 
-def test_rows_of_text_are_those_that_fit():
-    assert TrainingConfig(batch_size=7).rows_of_text() == 7
-    assert TrainingConfig(batch_tokens=200, context_length=64).rows_of_text() == 3
-    message = "a row of context_length=64 tokens is longer than batch_tokens=63"
-    with pytest.raises(ValueError, match=message):
-        TrainingConfig(batch_tokens=63, context_length=64).rows_of_text()
-
-
 def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
     config = TrainingConfig(steps=40, warmup_steps=4000, peak_learning_rate=None)
     assert config.learning_rate(40, d_model=512) == noam_schedule(40, d_model=512)
@@ -118,20 +110,29 @@ def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, got -1"),
         ({"warmup_steps": 0}, "warmup_steps must be at least 1, got 0"),
-        ({"peak_learning_rate": math.nan}, "peak_learning_rate must be finite, got nan"),
-        ({"peak_learning_rate": math.inf}, "peak_learning_rate must be finite, got inf"),
-        ({"max_gradient_norm": math.nan}, "max_gradient_norm must be finite, got nan"),
-        ({"max_gradient_norm": math.inf}, "max_gradient_norm must be finite, got inf"),
+        (
+            {"peak_learning_rate": math.nan},
+            "peak_learning_rate must be above 0 and finite, got nan",
+        ),
+        (
+            {"peak_learning_rate": math.inf},
+            "peak_learning_rate must be above 0 and finite, got inf",
+        ),
+        ({"max_gradient_norm": math.nan}, "max_gradient_norm must be above 0 and finite, got nan"),
+        ({"max_gradient_norm": math.inf}, "max_gradient_norm must be above 0 and finite, got inf"),
         ({"label_smoothing": math.nan}, "label_smoothing must be at least 0 and below 1, got nan"),
-        ({"peak_learning_rate": 0.0}, r"peak_learning_rate must be above 0, got 0\.0"),
-        ({"peak_learning_rate": -0.1}, r"peak_learning_rate must be above 0, got -0\.1"),
-        ({"max_gradient_norm": 0.0}, r"max_gradient_norm must be above 0, got 0\.0"),
+        ({"peak_learning_rate": 0.0}, r"peak_learning_rate must be above 0 and finite, got 0\.0"),
+        ({"peak_learning_rate": -0.1}, r"peak_learning_rate must be above 0 and finite, got -0\.1"),
+        ({"max_gradient_norm": 0.0}, r"max_gradient_norm must be above 0 and finite, got 0\.0"),
         ({"label_smoothing": 1.0}, r"smoothing must be at least 0 and below 1, got 1\.0"),
         ({"label_smoothing": -0.1}, r"smoothing must be at least 0 and below 1, got -0\.1"),
         ({"steps": 50, "warmup_steps": 50}, "warmup_steps must be below steps, got 50 and 50"),
         ({"precision": "fp16"}, "precision must be 'fp32' or 'bf16', got 'fp16'"),
-        ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
-        ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 1, got 0"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps must be at least 1, got 0",
+        ),
         ({"schedule": "root"}, "schedule must be 'cosine' or 'linear', got 'root'"),
         (
             {"schedule": "linear", "peak_learning_rate": None},
@@ -139,11 +140,17 @@ def test_paper_schedule_may_warm_up_for_longer_than_it_trains():
         ),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'"),
         ({"weight_decay": 0.1}, r"optimizer='adam' decays nothing, got weight_decay=0\.1"),
-        ({"weight_decay": -0.1, "optimizer": "adamw"}, r"weight_decay must be at least 0, got -0"),
-        ({"weight_decay": math.nan, "optimizer": "adamw"}, "weight_decay must be finite, got nan"),
-        ({"average": 1.0}, r"average must be at least 0 and below 1, got 1\.0"),
-        ({"average": -0.5}, r"average must be at least 0 and below 1, got -0\.5"),
-        ({"average": math.nan}, "average must be at least 0 and below 1, got nan"),
+        (
+            {"weight_decay": -0.1, "optimizer": "adamw"},
+            r"weight_decay must be at least 0 and finite, got -0",
+        ),
+        (
+            {"weight_decay": math.nan, "optimizer": "adamw"},
+            "weight_decay must be at least 0 and finite, got nan",
+        ),
+        ({"ema_decay": 1.0}, r"ema_decay must be at least 0 and below 1, got 1\.0"),
+        ({"ema_decay": -0.5}, r"ema_decay must be at least 0 and below 1, got -0\.5"),
+        ({"ema_decay": math.nan}, "ema_decay must be at least 0 and below 1, got nan"),
     ],
     ids=str,
 )
@@ -159,9 +166,12 @@ def test_bad_settings_are_refused(settings, message):
         ({"steps": math.nan}, "steps must be int, got nan"),
         ({"batch_size": True}, "batch_size must be int, got True"),
         ({"peak_learning_rate": "0.1"}, "peak_learning_rate must be float or None, got '0.1'"),
-        ({"batch_tokens": 1e4}, r"batch_tokens must be int or None, got 10000\.0"),
-        ({"accumulate": True}, "accumulate must be int, got True"),
-        ({"average": "0.9"}, "average must be float, got '0.9'"),
+        ({"max_tokens_per_batch": 1e4}, r"max_tokens_per_batch must be int or None, got 10000\.0"),
+        (
+            {"gradient_accumulation_steps": True},
+            "gradient_accumulation_steps must be int, got True",
+        ),
+        ({"ema_decay": "0.9"}, "ema_decay must be float, got '0.9'"),
     ],
     ids=str,
 )

@@ -9,7 +9,6 @@ started again, it loses nothing but the steps since its last checkpoint.
 | `processes` | joins the processes, and notices that one is silent |
 | `layers` | shares layers out among them (FSDP2), computes them again, compiles them |
 | `checkpoints` | saves and loads them, each process its share |
-| `parts` | deals batches in parts |
 | `trainer` | trains: parts of batches, one loss |
 | `token_file` | texts that do not fit into memory |
 """

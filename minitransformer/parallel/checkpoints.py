@@ -19,7 +19,6 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from minitransformer.files import locked
 from minitransformer.parallel.processes import Processes
 from minitransformer.registry import named_weights
 from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig
 
 __all__ = ["gather"]
 
@@ -221,18 +219,7 @@ def empty_tensors(place: Path, device: str = "cpu") -> dict[str, Tensor]:
 def check_state(trainer: Trainer, place: Path, state: dict[str, Any]) -> None:
     """Raise a ValueError if a checkpoint is of another training than the trainer's."""
     ours = state_of(trainer)
-    # What was saved before a setting was known has its default.
-    state = state | {"training": asdict(TrainingConfig(**state["training"]))}
-    for name in (
-        "class",
-        "config_class",
-        "model",
-        "around",
-        "training",
-        "data",
-        "tokenizers",
-        "frozen",
-    ):
+    for name in (name for name in ours if name not in ("step", "history")):
         found, expected = state[name], ours[name]
         if isinstance(found, dict):
             keys = [key for key in expected if found.get(key) != expected[key]]

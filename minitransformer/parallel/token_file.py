@@ -8,11 +8,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -222,29 +222,22 @@ class TokenFileTrainer(LanguageModelTrainer):
         self, model: DecoderOnlyTransformer, file: TokenFile, config: TrainingConfig
     ) -> None:
         # The checksum stands for the texts: a checkpoint knows by it what it was trained on.
-        self.begin(model, [file.sha256], {"text": file.tokenizer}, config)
+        self.set_up(model, [file.sha256], {"text": file.tokenizer}, config)
         if config.context_length > model.max_len:
             raise ValueError(
                 f"context_length of {config.context_length} positions is longer than "
                 f"max_len={model.max_len}"
             )
         self.file = file
-        self.epoch(0)  # is there one?
+        self.epoch(0)  # fail now if there is no batch
 
     @classmethod
-    def resume(
-        cls, path: str | os.PathLike[str], texts: Any, device: torch.device | str = "cpu"
-    ) -> Self:
-        """As `Trainer.resume` does; `texts` is the token file."""
-
-        def begin(model: Any, _: Any, tokenizer: Tokenizer, config: TrainingConfig) -> Any:
-            return cls(model, texts, config)
-
-        resume: Any = LanguageModelTrainer.resume  # which begins another kind of trainer here
-        return cast(Self, resume.__func__(begin, path, [texts.sha256], device))
+    def begun(cls, model: Any, texts: Any, tokenizers: Mapping[str, Tokenizer], config: Any) -> Any:
+        """A trainer at its first step; `texts` is the token file, which has the tokenizer."""
+        return cls(model, texts, config)
 
     def epoch(self, epoch: int) -> Any:
         """The batches of one pass over the data, those of `stream_batches`."""
         tokens, config = self.file.tokens, self.config
         starts = row_starts(len(tokens), config.context_length, seed=config.seed, epoch=epoch)
-        return RowsOfFile(tokens, starts, config.context_length + 1, config.rows_of_text())
+        return RowsOfFile(tokens, starts, config.context_length + 1, self.rows)

@@ -5,16 +5,14 @@ Papers: "PyTorch Distributed: Experiences on Accelerating Data Parallel Training
 """
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -30,18 +28,36 @@ from minitransformer.parallel.checkpoints import (
     sole_training,
 )
 from minitransformer.parallel.layers import compile_layers, compute_again, full, like, share_out
-from minitransformer.parallel.parts import LossOf, check_parts, check_recipe
 from minitransformer.parallel.processes import Processes
-from minitransformer.progress import progress_of
 from minitransformer.registry import named_weights
 from minitransformer.trainer import Trainer
 
 __all__ = ["ParallelTrainer"]
 
-TO_STOP = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and what clusters send before they kill
+
+class LossOf(nn.Module):
+    """A trainer's loss of rows as a module, as which the engines expect it."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.model, self.of = trainer.model, trainer.loss
+
+    def forward(self, rows: Any) -> Tensor:
+        """The smoothed loss of these rows of a batch, a scalar."""
+        return self.of(rows)
 
 
-class ParallelTrainer:
+def check_parts(parts: int, count: int) -> None:
+    """Raise an error unless so many processes can share so many parts evenly."""
+    if parts < 1 or parts % count:
+        shared_by = [number for number in range(1, parts + 1) if parts % number == 0]
+        raise ValueError(
+            f"every batch is dealt in {parts} parts, which {count} processes cannot share evenly; "
+            f"start one of {shared_by}"
+        )
+
+
+class ParallelTrainer(Trainer):
     """Trains what a trainer trains, on all processes together.
 
     Every batch is that of the trainer, and is dealt in `parts`: row i goes to part i mod parts,
@@ -54,6 +70,11 @@ class ParallelTrainer:
     (`in_parts`). The engines add up gradients over the processes and divide by their number, hence
     the product with that number before the backward pass.
 
+    `fit` is the trainer's. Its checkpoint is a folder, in which each process writes its share. If
+    that is further than the trainer, `fit` goes on from there. So the same program, started again
+    by `torchrun` or by hand, loses only the steps since the last checkpoint. A signal to stop, to
+    any process, stops all after the same step. Callbacks are called in all processes.
+
     With one part the weights are those of the trainer itself; with the same parts they are the
     same on any number of processes; without dropout the parts make no difference. All to rounding.
 
@@ -63,7 +84,8 @@ class ParallelTrainer:
         engine: "ddp", each process has the whole model; or "fsdp", each has a share of it, and of
             the optimiser's state.
         parts: into how many each batch is dealt, a multiple of the number of processes. When left
-            out it is the trainer's `accumulate`, or the number of processes if that is 1.
+            out it is the trainer's `gradient_accumulation_steps`, or the number of processes if
+            that is 1.
         recompute: compute each layer again in the backward pass, to keep less in memory.
         compiled: have PyTorch compile the layers.
 
@@ -101,9 +123,19 @@ class ParallelTrainer:
     ) -> None:
         if engine not in ("ddp", "fsdp"):
             raise ValueError(f"engine must be 'ddp' or 'fsdp', got {engine!r}")
-        check_recipe(trainer.config, engine, parts)
-        if trainer.config.accumulate > 1:
-            parts = trainer.config.accumulate
+        accumulated = trainer.config.gradient_accumulation_steps
+        if accumulated > 1:
+            if parts not in (None, accumulated):
+                raise ValueError(
+                    f"parts must be the trainer's gradient_accumulation_steps={accumulated}, "
+                    f"got {parts}"
+                )
+            parts = accumulated
+        if trainer.config.optimizer == "muon" and engine == "fsdp":
+            raise ValueError(
+                "optimizer='muon' needs whole matrices, of which engine='fsdp' leaves each process "
+                "a share; take engine='ddp'"
+            )
         self.trainer, self.processes, self.parts_asked = trainer, processes, parts
         self.parts = processes.count if parts is None else parts
         check_parts(self.parts, processes.count)
@@ -116,18 +148,17 @@ class ParallelTrainer:
                 engine=engine,
                 parts=self.parts,
             )
-        self.signalled = self.told_to_stop = 0.0  # this process; and how many have been
         if recompute:
             compute_again(trainer.model)
         if compiled:
             compile_layers(trainer.model)
-        self.loss: nn.Module = LossOf(trainer)
+        self.module: nn.Module = LossOf(trainer)
         if engine == "ddp":
-            self.loss = DistributedDataParallel(self.loss)
+            self.module = DistributedDataParallel(self.module)
         else:
             self.share_out()
         # Whoever lets go of the group last waits for its threads. DDP does so without letting them
-        # finish, and may wait for ever. So this comes after `loss`, and is let go of after it.
+        # finish, and may wait for ever. So this comes after `module`, and is let go of after it.
         self.group = dist.group.WORLD
 
     def share_out(self) -> None:
@@ -143,18 +174,21 @@ class ParallelTrainer:
             if name in trainer.average:
                 trainer.average[name] = like(parameter, trainer.average[name])
 
-    @property
-    def step(self) -> int:
-        """The number of updates so far."""
-        return self.trainer.step
+    def __getattr__(self, name: str) -> Any:
+        """The model, optimiser, data and history are the trainer's."""
+        return getattr(vars(self)["trainer"], name)
 
-    @property
-    def history(self) -> list[dict[str, float]]:
-        """What the trainer has of each step; the same in all processes."""
-        return self.trainer.history
+    def batches(self) -> Iterator[Any]:
+        """The trainer's batches from the next step on, for ever."""
+        return self.trainer.batches()
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: this process's parts, then what all have found together."""
+        with self.processes.waiting(f"step {self.step + 1}"):
+            return self.step_together(batch)
+
+    def step_together(self, batch: Any) -> dict[str, float]:
+        """The same, without looking for processes that hang."""
         trainer, config, found = self.trainer, self.trainer.config, 0.0
         device = self.processes.device.type
         bf16 = torch.autocast(device, torch.bfloat16, enabled=config.precision == "bf16")
@@ -169,118 +203,59 @@ class ParallelTrainer:
             rows = rows if share else batch[:1]
             with self.adding_up(part == mine[-1]):
                 with bf16:
-                    loss = share * self.loss(rows)
+                    loss = share * self.module(rows)
                 (self.processes.count * loss).backward()
             found += loss.item()
         norm = full(clip_grad_norm_(trainer.model.parameters(), config.max_gradient_norm)).item()
-        loss_of_all, self.told_to_stop = self.processes.totals(found, self.signalled)
-        return trainer.update(loss_of_all, norm)
+        return self.update(self.processes.totals(found)[0], norm)
 
     @contextmanager
     def adding_up(self, last: bool) -> Iterator[None]:
         """Only in a process's last part gradients go over the network, those of all its parts."""
-        if isinstance(self.loss, DistributedDataParallel):
-            with nullcontext() if last else self.loss.no_sync():
+        if isinstance(self.module, DistributedDataParallel):
+            with nullcontext() if last else self.module.no_sync():
                 yield
         else:
             self.trainer.model.set_requires_gradient_sync(last)
             yield
 
-    def fit(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        *,
-        until: int | None = None,
-        checkpoint_every: int = 50,
-        progress: bool = True,
-    ) -> list[dict[str, float]]:
-        """Train up to and including step `until`, the configured end when left out.
+    def in_any_process(self, condition: bool) -> bool:
+        """Whether it holds in this process or another."""
+        with self.processes.waiting(f"end of step {self.step}"):
+            return self.processes.totals(float(condition)) > [0.0]
 
-        Where the folder has a checkpoint that is further, it goes on from that. So the same
-        program, started again by `torchrun` or by hand, loses only the steps since the last one.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint to this folder, every process its share."""
+        with self.processes.waiting(f"checkpoint {self.step}"):
+            save_shares(self.trainer, self.parts, Path(path), self.processes)
 
-        Ctrl-C, or the signal SIGTERM to any process, ends the training after the step that all
-        are at, with a checkpoint.
-
-        Args:
-            folder: where to save to every `checkpoint_every` steps and at the end; it is made.
-            until: the step to stop at.
-            checkpoint_every: steps between two saves.
-            progress: whether the first process draws a progress bar, or writes lines, as in
-                `Trainer.fit`.
-
-        Returns:
-            The history, the same in all processes.
+    def claim(self, path: str | os.PathLike[str]) -> None:
+        """Keep others from this folder, and go on from its last checkpoint if that is further.
 
         Raises:
-            FloatingPointError: if the loss or a gradient is no longer finite.
-            InterruptedError: if a signal has ended it.
-            OSError: if a checkpoint cannot be written; what was there before stays.
-            TimeoutError: if a process hangs or has ended.
-            ValueError: if `checkpoint_every` is below 1, others train in the folder, or what is
-                there is damaged, of another training, or in parts that cannot be shared evenly.
+            OSError: if there can be no such folder, or a file cannot be read.
+            ValueError: if others train there, or what is there is damaged, of another training, or
+                in parts that cannot be shared evenly.
         """
-        if checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
-        trainer, processes = self.trainer, self.processes
-        until = trainer.config.steps if until is None else min(until, trainer.config.steps)
-        cuda_devices = [trainer.device] if trainer.device.type == "cuda" else []
-        with ExitStack() as stack:
-            place = None if folder is None else Path(folder)
-            if place is not None:
-                with processes.waiting("beginning"):
-                    checked_state(trainer)
-                    stack.enter_context(sole_training(place, processes))
-                    self.go_on(place)
-            shown = progress and processes.is_first
-            show = stack.enter_context(progress_of(self.step, until, shown=shown))
-            stack.enter_context(torch.random.fork_rng(cuda_devices))
-            stack.enter_context(self.listening())
-            for batch in trainer.batches():
-                ends = self.step >= until or self.told_to_stop
-                if place and self.history and (ends or self.step % checkpoint_every == 0):
-                    with processes.waiting(f"checkpoint {self.step}"):
-                        save_shares(trainer, self.parts, place, processes)
-                if self.step >= until:
-                    break
-                if self.told_to_stop:
-                    saved = "" if place is None else ", which is saved"
-                    raise InterruptedError(f"told to stop after step {self.step}{saved}")
-                with processes.waiting(f"step {self.step + 1}"):
-                    row = self.train_step(batch)
-                show(self.step, row)
-        return self.history
+        folder, processes = Path(path), self.processes
+        with processes.waiting("beginning"):
+            checked_state(self.trainer)
+            self.resources.enter_context(sole_training(folder, processes))
+            # The first one looks: on a network's disk others may see a file later than it does.
+            last = processes.everyones(checkpoints_in(folder)[-1:])[0]
+            if last:
+                self.go_on(last[0])
 
-    def go_on(self, folder: Path) -> None:
-        """Take what the last checkpoint of the folder has, if it has one and that is further."""
-        # The first one looks: on a network's disk others may see a file later than it does.
-        last = self.processes.everyones(checkpoints_in(folder)[-1:])[0]
-        if not last:
-            return
-        state, files = read_state(last[0])
-        check_state(self.trainer, last[0], state)
+    def go_on(self, place: Path) -> None:
+        """Take what this checkpoint has, if it is further."""
+        state, files = read_state(place)
+        check_state(self.trainer, place, state)
         if self.parts_asked not in (None, state["parts"]):
             raise ValueError(
-                f"{last[0]} has batches dealt in {state['parts']} parts, not in {self.parts_asked}"
+                f"{place} has batches dealt in {state['parts']} parts, not in {self.parts_asked}"
             )
         check_parts(state["parts"], self.processes.count)
         self.parts = state["parts"]
         if state["step"] > self.step:
-            load_shares(self.trainer, last[0], files, self.processes)
+            load_shares(self.trainer, place, files, self.processes)
             self.trainer.history = state["history"]
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Inside the block a signal to stop is only noted, for the end of the step."""
-
-        def note(number: int, frame: Any) -> None:
-            self.signalled = 1.0
-
-        self.signalled = self.told_to_stop = 0.0
-        may = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, note) for number in TO_STOP if may}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
