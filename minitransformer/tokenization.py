@@ -120,7 +120,8 @@ class SpecialTokens(ABC):
         before = list(before)
         # Bytes that are no whole character are decoded as "\ufffd".
         known, whole = (self.decode(x).rstrip("\ufffd") for x in (before, [*before, *ids]))
-        return whole.removeprefix(known)
+        # A byte that cannot follow those before it takes back what they were.
+        return whole.removeprefix(known) if whole.startswith(known) else ""
 
 
 class Tokenizer(SpecialTokens, TokenizerFile):

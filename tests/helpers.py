@@ -130,6 +130,18 @@ SMALL_JOB = Job(
 """What the command line trains, with a few letters instead of numbers, and a model to match."""
 
 
+def published_words(*special, words="ab"):
+    """A tokenizer as others publish it: words after "?" and special tokens."""
+    from minitransformer.models import PublishedTokenizer
+
+    vocab = {token: index for index, token in enumerate([*special, "?", *words])}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": vocab[t], "content": t, "special": True} | flags for t in special]
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
+    content = {"added_tokens": added, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    return PublishedTokenizer.from_dict(content)
+
+
 def torch_norm(ours):
     """An nn.LayerNorm with our gain and bias."""
     twin = nn.LayerNorm(ours.weight.numel(), eps=ours.eps)

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 import torch
-from helpers import SMALL_JOB, TEXTS, copying_trainer
+from helpers import SMALL_JOB, TEXTS, copying_trainer, published_words
 
 import minitransformer as mt
 import minitransformer.__main__ as command_line
@@ -19,7 +19,6 @@ from minitransformer import TextGenerator, TrainingConfig, load_checkpoint, mode
 from minitransformer.__main__ import main
 from minitransformer.export.folder import export_folder, exportable
 from minitransformer.tasks import jobs
-from minitransformer.tokenizer_file import common_settings
 
 pytestmark = pytest.mark.slow
 
@@ -69,14 +68,7 @@ def published(kind, config, tokenizer, path):
 
 
 WORDS = mt.WordTokenizer.train(TEXTS)
-VOCAB = {"<pad>": 0, "</s>": 1, "?": 2, "a": 3, "b": 4}
-THEIRS = models.PublishedTokenizer.from_dict(
-    {
-        "added_tokens": common_settings(["<pad>", "</s>"])["added_tokens"],
-        "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": VOCAB, "unk_token": "?"},
-    }
-)
+THEIRS = published_words("<pad>", "</s>")
 SIZES = {"vocab_size": WORDS.vocab_size, "d_model": 12, "num_heads": 3, "max_len": 32}
 GPT2 = models.GPT2Config(**SIZES, num_layers=1)
 T5 = models.T5Config(WORDS.vocab_size, d_model=12, num_heads=3, num_encoder_layers=1, d_ff=20)

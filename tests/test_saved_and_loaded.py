@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import TEXTS, assert_same, shaken
+from helpers import TEXTS, assert_same, published_words, shaken
 from many import LIMIT
 from torch import nn
 
@@ -571,25 +571,8 @@ def test_token_file_trains_saves_and_goes_on(tmp_path):
     )
 
 
-def published_words(*special):
-    """A tokenizer as others publish it, with some special tokens."""
-    words = dict.fromkeys(("[UNK]", *special, *sorted(set("".join(TEXTS)) - {" "})))
-    vocab = {word: index for index, word in enumerate(words)}
-    added = [
-        {"id": vocab[name], "content": name, "special": True, "normalized": False}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-        for name in ("[UNK]", *special)
-    ]
-    content = {
-        "added_tokens": added,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"},
-    }
-    return models.PublishedTokenizer.from_dict(content)
-
-
 def test_published_tokenizer_is_written_with_tokens_and_beside_models(tmp_path):
-    words = published_words("<s>", "</s>")
+    words = published_words("<s>", "</s>", words="abcd")
     write_tokens(TEXTS, words, tmp_path / "tokens")
     file = TokenFile(tmp_path / "tokens")
     assert file.tokens.tolist() == mt.token_stream(TEXTS, words).tolist()

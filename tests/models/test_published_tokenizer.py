@@ -8,7 +8,17 @@ import sys
 import warnings
 
 import pytest
-from tokenizer_kinds import KINDS, OTHER_WORDS, sentence_piece, sentencepiece, texts, trained
+from tokenizer_kinds import (
+    KINDS,
+    OTHER_WORDS,
+    llama_folder,
+    marian_folder,
+    sentencepiece,
+    t5_folder,
+    texts,
+    trained,
+    write,
+)
 
 from minitransformer import BPETokenizer, Tokenizer, WordTokenizer
 from minitransformer.models import PublishedTokenizer
@@ -38,20 +48,6 @@ def mixed_texts(count, specials=("<mask>", "[MASK]", "</s>")):
 
 
 TEXTS = [*ODD, *OTHER_WORDS, *mixed_texts(150)]
-
-
-def write(folder, **files):
-    """Write files, JSON where the content is no text; a _ in a name stands for the dot."""
-    folder.mkdir(exist_ok=True, parents=True)
-    for name, content in files.items():
-        stem, _, ending = name.rpartition("_")
-        path = folder / f"{stem}.{ending}"
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            written = content if isinstance(content, str) else json.dumps(content)
-            path.write_text(written, encoding="utf-8", newline="")
-    return folder
 
 
 def ids_of(tokenizer):
@@ -191,38 +187,6 @@ def test_settings_have_the_last_word_where_their_class_reads_them(kind, name, se
     write(tmp_path, tokenizer_json=state, tokenizer_config_json=settings)
     ours = PublishedTokenizer.from_pretrained(tmp_path)
     assert_same(ours, transformers.AutoTokenizer.from_pretrained(tmp_path))
-
-
-def t5_folder(folder):
-    """T5's one file."""
-    return write(folder, spiece_model=sentence_piece(), config_json={"model_type": "t5"})
-
-
-def llama_folder(folder):
-    """The file of Llama 1 and 2, whose unknown characters become bytes."""
-    options = {"pad_id": -1, "eos_id": 2, "unk_id": 0, "bos_id": 1, "model_type": "bpe"}
-    options |= {"byte_fallback": True, "normalization_rule_name": "identity"}
-    options |= {"remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}
-    return write(folder, tokenizer_model=sentence_piece(900, **options))
-
-
-def marian_folder(folder):
-    """Two models with some pieces in common, and a vocabulary of all."""
-    source = sentence_piece(400, bos_id=-1, pad_id=-1, eos_id=0, unk_id=1)
-    target = sentence_piece(300, bos_id=-1, pad_id=-1, eos_id=0, unk_id=1)
-    pieces = ["</s>", "<unk>", ">>de<<"]
-    for file in (source, target):
-        model = sentencepiece.SentencePieceProcessor(model_proto=file)
-        pieces += [model.id_to_piece(index) for index in range(2, model.get_piece_size())]
-    vocab = {piece: index for index, piece in enumerate([*dict.fromkeys(pieces), "<pad>"])}
-    return write(
-        folder,
-        source_spm=source,
-        target_spm=target,
-        vocab_json=vocab,
-        tokenizer_config_json={"source_lang": "en", "target_lang": "de"},
-        config_json={"model_type": "marian", "pad_token_id": len(vocab) - 1, "eos_token_id": 0},
-    )
 
 
 @pytest.mark.parametrize("make", [t5_folder, llama_folder])

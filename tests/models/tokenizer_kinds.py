@@ -228,3 +228,52 @@ def trained(kind):
     """One of these tokenizers, of the library, and the content of its file."""
     tokenizer = KINDS[kind]()
     return tokenizer, json.loads(tokenizer.to_str())
+
+
+# --- folders
+
+
+def write(folder, **files):
+    """Write files, JSON where the content is no text; a _ in a name stands for the dot."""
+    folder.mkdir(exist_ok=True, parents=True)
+    for name, content in files.items():
+        stem, _, ending = name.rpartition("_")
+        path = folder / f"{stem}.{ending}"
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            written = content if isinstance(content, str) else json.dumps(content)
+            path.write_text(written, encoding="utf-8", newline="")
+    return folder
+
+
+def t5_folder(folder):
+    """T5's one file."""
+    return write(folder, spiece_model=sentence_piece(), config_json={"model_type": "t5"})
+
+
+def llama_folder(folder):
+    """The file of Llama 1 and 2, whose unknown characters become bytes."""
+    options = {"pad_id": -1, "eos_id": 2, "unk_id": 0, "bos_id": 1, "model_type": "bpe"}
+    options |= {"byte_fallback": True, "normalization_rule_name": "identity"}
+    options |= {"remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}
+    return write(folder, tokenizer_model=sentence_piece(900, **options))
+
+
+def marian_folder(folder):
+    """Two models with some pieces in common, and a vocabulary of all."""
+    source = sentence_piece(400, bos_id=-1, pad_id=-1, eos_id=0, unk_id=1)
+    target = sentence_piece(300, bos_id=-1, pad_id=-1, eos_id=0, unk_id=1)
+    pieces = ["</s>", "<unk>", ">>de<<"]
+    for file in (source, target):
+        model = sentencepiece.SentencePieceProcessor(model_proto=file)
+        pieces += [model.id_to_piece(index) for index in range(2, model.get_piece_size())]
+    vocab = {piece: index for index, piece in enumerate([*dict.fromkeys(pieces), "<pad>"])}
+    return write(
+        folder,
+        source_spm=source,
+        target_spm=target,
+        vocab_json=vocab,
+        tokenizer_config_json={"source_lang": "en", "target_lang": "de"},
+        config_json={"model_type": "marian", "pad_token_id": len(vocab) - 1, "eos_token_id": 0},
+    )
