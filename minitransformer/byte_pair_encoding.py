@@ -32,8 +32,8 @@ BYTE_TOKENS = tuple(sorted(SPELLED.values()))
 class BPETokenizer(Tokenizer):
     """Byte-pair encoding as in GPT-2: every byte is a token, so that every text can be encoded.
 
-    Merges stay inside the pieces that the pattern matches: by default words with the space before
-    them, numbers, runs of punctuation. What it does not match is a piece, too.
+    Merges stay inside pieces of the text: what the pattern matches, and what is between. By default
+    these are words with the space before them, numbers, runs of punctuation.
 
     Args:
         tokens: the vocabulary, in order of id, each byte spelled as a character; all 256 bytes
@@ -94,9 +94,8 @@ class BPETokenizer(Tokenizer):
         """
         untrained = cls(BYTE_TOKENS, **options)
         check_vocab_size(vocab_size, untrained.tokens)
-        letters = [chr(index) for index in untrained.byte_ids]
         words = {
-            to_bytes(piece).decode("latin-1").translate(letters): count
+            "".join(chr(untrained.byte_ids[byte]) for byte in to_bytes(piece)): count
             for piece, count in untrained.count_pieces(texts).items()
         }
         tokens, merges = learn_merges(words, untrained.tokens, vocab_size)
@@ -132,8 +131,8 @@ class BPETokenizer(Tokenizer):
     ) -> Iterator[int]:
         """Yield the ids of one long text that comes in parts, such as the lines of a file.
 
-        They are those of `encode("".join(texts))`, but only a part and the end of the one before
-        are in memory. (The pattern's look-ahead may reach one piece further, as GPT-2's does.)
+        They are the ids of `encode("".join(texts))`, but only one part, and the end of the one
+        before, are in memory. The pattern may look one piece ahead, as GPT-2's does, not further.
         """
         longest = max(map(len, self.special_tokens), default=0) if parse_special else 0
         rest = ""
@@ -165,15 +164,13 @@ def learn_merges(
     """Merge the most frequent pair of neighbours, again and again, and return what was learned.
 
     It ends when there are `vocab_size` tokens, or no pair is left. Of equally frequent pairs the
-    one with the smaller ids is taken. A merge replaces its pair everywhere, from the left, so no
-    two merges can make the same token.
+    one with the smaller ids is taken. No two merges make the same token, because each replaces its
+    pair everywhere.
 
-    A word is a str whose characters are token ids: `chr(7)` is token 7. So Python's own string
-    functions do the work: `str.split` and `str.join` merge a pair, and comparing pairs compares
-    ids. Counts are not taken anew for each merge: they change only around the places of the pair,
-    so that a word of n characters takes O(n) for each merge, however often it has the pair. A heap
-    finds the largest. A pair gains places only in the step that makes the newer of its tokens;
-    later its count can only fall, so that an entry of the heap may be too large, never too small.
+    A word is a str whose characters are token ids: `chr(7)` is token 7. So `str.split` and
+    `str.join` merge a pair, and comparing pairs compares ids. Counts are updated around the places
+    of the merged pair only. A heap finds the largest: a count grows only in the step that makes
+    the newer of the pair's tokens, so an entry of the heap may be too large, never too small.
 
     Args:
         words: how often each word occurs.
@@ -247,7 +244,7 @@ def merge_pairs(ids: list[int], rules: Mapping[tuple[int, int], tuple[int, int]]
 
     Built in chapter 1.
     """
-    ids, end = [*ids, -1], len(ids)  # at both ends, as ids[-1] and ids[end], stands no token
+    ids, end = [*ids, -1], len(ids)  # ids[-1] and ids[end] are no token
     before, after = list(range(-1, end)), [*range(1, end + 1), end]
     heap = [(rules[pair][0], at) for at, pair in enumerate(pairwise(ids)) if pair in rules]
     heapify(heap)

@@ -40,9 +40,8 @@ class SpecialTokens(ABC):
     """The special tokens of a tokenizer, and where they go in what a model reads.
 
     `<pad>` fills short rows, `<bos>` and `<eos>` begin and end a sequence, `<unk>` replaces what
-    has no token, `<mask>` hides what a model is to guess. `pad_id`, `bos_id`, `eos_id`, `unk_id`,
-    `mask_id`, and BERT's `cls_id` and `sep_id`, are the ids of the tokens with the usual names,
-    or None.
+    has no token, `<mask>` hides what a model is to predict. `pad_id`, `bos_id`, `eos_id`, `unk_id`,
+    `mask_id`, and BERT's `cls_id` and `sep_id`, are their ids by the usual names, or None.
 
     Args:
         special_tokens: their names.
@@ -77,14 +76,14 @@ class SpecialTokens(ABC):
 
     @property
     def first_id(self) -> int:
-        """The id that begins a text: `<bos>`, or `[CLS]`, or what ends the text before."""
+        """The id that begins a text, `<bos>` or `[CLS]`, or else what ends the text before."""
         if (index := self.special_id("bos", "cls", "eos")) is None:
             raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
         return index
 
     @property
     def last_id(self) -> int:
-        """The id that ends a text: `<eos>`, or `[SEP]`."""
+        """The id that ends a text, `<eos>` or `[SEP]`."""
         if (index := self.special_id("eos", "sep")) is None:
             raise ValueError("the tokenizer has no token that ends a text: no eos or sep")
         return index

@@ -22,12 +22,16 @@ GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 # Patterns are for Oniguruma, whose \w has combining marks, which Python's lacks, and whose \s
 # lacks the four separators \x1c to \x1f, which Python's has. In words.py: \w+|[^\w\s]
-WORDS = {
-    "type": "Split",
-    "pattern": {"Regex": r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"},
-    "behavior": "Removed",
-    "invert": True,  # what is removed is the rest
-}
+CHARACTER, WORD = r"[\s\S]", r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"
+
+
+def split_at(pattern: str, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
+    """The pre_tokenizer that cuts a text by a regular expression."""
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": behavior, "invert": invert}
+
+
+WORDS = split_at(WORD, "Removed", invert=True)  # what is removed is the rest
 JOINED_WORDS = {
     "type": "Sequence",
     "decoders": [
@@ -37,32 +41,22 @@ JOINED_WORDS = {
     ],
 }
 WORD_LEVEL = {"type": "WordLevel", "unk_token": "<unk>"}
-KINDS: dict[str, dict[str, Any]] = {
-    "CharacterTokenizer": {
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}}
-        | {"behavior": "Isolated", "invert": False},
-        "decoder": {"type": "Fuse"},
-        "model": WORD_LEVEL,
-    },
-    "WordTokenizer": {"pre_tokenizer": WORDS, "decoder": JOINED_WORDS, "model": WORD_LEVEL},
-    "WordPieceTokenizer": {
-        "pre_tokenizer": WORDS,
-        "decoder": JOINED_WORDS,
-        "model": WORD_LEVEL
-        | {"type": "WordPiece", "continuing_subword_prefix": "##"}
-        | {"max_input_chars_per_word": 100},
-    },
-    "BPETokenizer": {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}
-        | {"trim_offsets": True, "use_regex": True},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True}  # which changes nothing here
-        | {"trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None}
-        | {"continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False}
-        | {"byte_fallback": False, "ignore_merges": False},
-    },
+SUBWORDS = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+BYTES = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+NULL = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+BPE = {"type": "BPE", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+KINDS: dict[str, tuple[dict[str, Any], ...]] = {
+    "CharacterTokenizer": (split_at(CHARACTER), {"type": "Fuse"}, WORD_LEVEL),
+    "WordTokenizer": (WORDS, JOINED_WORDS, WORD_LEVEL),
+    "WordPieceTokenizer": (WORDS, JOINED_WORDS, WORD_LEVEL | SUBWORDS | {"type": "WordPiece"}),
+    # In a decoder, add_prefix_space changes nothing.
+    "BPETokenizer": (
+        BYTES | {"add_prefix_space": False},
+        BYTES | {"add_prefix_space": True},
+        BPE | dict.fromkeys(NULL),
+    ),
 }
-"""What the file says about each kind of tokenizer."""
+"""For each kind of tokenizer, the file's pre_tokenizer, decoder and model."""
 
 NOTHING_ADDED = {
     "type": "TemplateProcessing",
@@ -71,8 +65,6 @@ NOTHING_ADDED = {
     "special_tokens": {},
 }
 """The post_processor that adds no token: what the library `transformers` 5 writes for null."""
-
-LONGEST_IN_AN_ERROR = 100  # characters
 
 
 class TokenizerFile:
@@ -86,9 +78,8 @@ class TokenizerFile:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the tokenizer's file: everything needed to rebuild it."""
-        specials = {
-            name: self.ids[name] for name in sorted(self.special_tokens, key=self.ids.__getitem__)
-        }
+        by_id = sorted(self.special_tokens, key=self.ids.__getitem__)
+        specials = {token: self.ids[token] for token in by_id}
         state = settings(kind_of(type(self)), specials, getattr(self, "pattern", GPT2_PATTERN))
         state["model"] |= {"vocab": self.ids}
         if state["model"]["type"] == "BPE":
@@ -108,15 +99,14 @@ class TokenizerFile:
                 raise ValueError(f"type is {name!r}, expected {' or '.join(named) or 'none'}")
             return named[name].from_dict(state)
         kinds = {
-            kind: KINDS[kind_of(kind)] for kind in (cls, *cls.__subclasses__()) if kind_of(kind)
+            kind: KINDS[name] for kind in (cls, *cls.__subclasses__()) if (name := kind_of(kind))
         }
-        types = dict.fromkeys(said["model"]["type"] for said in kinds.values())
-        model = dict(state.get("model") or {})
+        types = dict.fromkeys(model["type"] for _, _, model in kinds.values())
+        found, model = state.get("pre_tokenizer"), dict(state.get("model") or {})
         if model.get("type") not in types:
             raise ValueError(f"model.type is {model.get('type')!r}, expected {' or '.join(types)}")
-        same = [kind for kind, said in kinds.items() if said["model"]["type"] == model["type"]]
-        cut = state.get("pre_tokenizer")
-        kind = next((kind for kind in same if kinds[kind]["pre_tokenizer"] == cut), same[0])
+        same = {kind: cut for kind, (cut, _, m) in kinds.items() if m["type"] == model["type"]}
+        kind = next((kind for kind, cut in same.items() if cut == found), next(iter(same)))
         return kind(*learned(kind, {**state, "model": model}))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -141,26 +131,24 @@ def settings(kind: str, special_tokens: Mapping[str, int], pattern: str) -> dict
     """What the file of a tokenizer says, except what it has learned."""
     if not kind:
         raise TypeError(f"only tokenizers of these kinds have a file: {', '.join(KINDS)}")
-    said = dict(KINDS[kind])
+    cut, join, model = KINDS[kind]
     if pattern != GPT2_PATTERN:
-        cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
-        spell = said["pre_tokenizer"] | {"use_regex": False}
-        steps = [cut | {"invert": False}, spell]
-        said["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [
-        {"id": index, "content": token, **flags, "special": True}
-        for token, index in special_tokens.items()
-    ]
+        steps = [split_at(pattern), cut | {"use_regex": False}]
+        cut = {"type": "Sequence", "pretokenizers": steps}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
+        "added_tokens": [
+            {"id": index, "content": token, **flags, "special": True}
+            for token, index in special_tokens.items()
+        ],
         "normalizer": None,
+        "pre_tokenizer": cut,
         "post_processor": None,
-        **said,
-        "model": dict(said["model"]),
+        "decoder": join,
+        "model": dict(model),
     }
 
 
@@ -228,16 +216,9 @@ def in_order(vocab: Mapping[str, Any], name: str) -> list[str]:
 
 
 def abbreviated(value: Any) -> str:
-    """A value as an error shows it: its beginning, if it is long.
-
-    Example:
-        >>> abbreviated([0.5, None]), len(abbreviated("a" * 40_000))
-        ('[0.5, None]', 121)
-    """
+    """A value as an error shows it: its beginning, if it is long."""
     text = repr(value)
-    if len(text) <= LONGEST_IN_AN_ERROR:
-        return text
-    return f"{text[:LONGEST_IN_AN_ERROR]}… ({len(text):,} characters)"
+    return text if len(text) <= 100 else f"{text[:100]}… ({len(text):,} characters)"
 
 
 def check_same(found: Any, expected: Any, name: str = "") -> None:
