@@ -28,10 +28,9 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 pytestmark = pytest.mark.slow
 
 ENCODER_DECODERS = {
-    name: (ENCODER_DECODERS | IN_ATTENTION)[name]
-    for name in ("all at once", "post-norm", "grouped heads", "alibi")
+    name: (ENCODER_DECODERS | IN_ATTENTION)[name] for name in ("all at once", "alibi")
 }
-DECODER_ONLY = {name: DECODER_ONLY[name] for name in ("learned positions", "alibi", "all at once")}
+DECODER_ONLY = {name: DECODER_ONLY[name] for name in ("learned positions", "alibi")}
 CHUNKS = ([6], [1] * 6, [2, 1, 3])
 
 
