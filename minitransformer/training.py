@@ -70,7 +70,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        counts = ("steps", "batch_size", "warmup_steps", "context_length")
+        counts: tuple[str, ...] = ("steps", "batch_size", "warmup_steps", "context_length")
         counts += ("max_tokens_per_batch", "gradient_accumulation_steps")
         lengths = ("peak_learning_rate", "max_gradient_norm")
         for bound, holds, names in (
