@@ -9,6 +9,7 @@ BERT Model" (2022).
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -37,11 +38,17 @@ def takes_packed(module: object) -> bool:
     forward: Any = getattr(type(module), "forward", None)
     if not isinstance(module, nn.Module) or forward not in POSITION_WISE:
         return False
-    if "forward" in vars(module) or module._compiled_call_impl is not None:
-        return False
+    if vars(module).keys() & methods_of(type(module)) or module._compiled_call_impl is not None:
+        return False  # it has been given a method of its own, or compiled
     names = POSITION_WISE[forward]
     parts = module.children() if names is None else (getattr(module, name) for name in names)
     return all(map(takes_packed, parts))
+
+
+@cache
+def methods_of(kind: type) -> frozenset[str]:
+    """The names of a class's methods."""
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
 class Packing:

@@ -189,6 +189,11 @@ def of_last_layer(change):
     return lambda model: change(model.decoder.layers[-1])
 
 
+def ignore_mask(layer):
+    attend = layer.self_attention.attend
+    layer.self_attention.attend = lambda q, k, v, mask: attend(q, k, v, None)
+
+
 def with_tanh(linear):
     return nn.Sequential(linear, nn.Tanh())
 
@@ -207,6 +212,7 @@ CHANGES = {
     "another attend": of_last_layer(
         lambda x: setattr(x.self_attention, "attend", rolled(x.self_attention.attend))
     ),
+    "an ignored mask": of_last_layer(ignore_mask),
     "another output": lambda x: setattr(x, "output_projection", with_tanh(x.output_projection)),
     "a hook on a layer": of_last_layer(lambda x: x.register_forward_hook(roll)),
     "a hook on a part": of_last_layer(lambda x: x.self_attention.w_o.register_forward_hook(roll)),
