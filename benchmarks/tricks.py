@@ -50,7 +50,7 @@ from minitransformer import (
 )
 from minitransformer.fast.reserved_cache import ReservedCache
 from minitransformer.fast.turned import KEPT, turned
-from minitransformer.packing import POSITION_WISE
+from minitransformer.packing import PACKABLE
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -96,7 +96,7 @@ def one_projection_everywhere() -> Iterator[None]:
 
     with (
         patch.object(MultiHeadAttention, "forward", forward),
-        patch.dict(POSITION_WISE, {forward: POSITION_WISE[FORWARD]}),
+        patch.dict(PACKABLE, {forward: PACKABLE[FORWARD]}),
     ):
         yield
 

@@ -15,7 +15,7 @@ from minitransformer.dropout import Dropout
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import LayerNorm, Norm, ResidualConnection, RMSNorm
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.packing import POSITION_WISE, PackedMask
+from minitransformer.packing import PACKABLE, PackedMask
 
 __all__ = ["Decoder", "DecoderLayer", "Encoder", "EncoderLayer"]
 
@@ -226,7 +226,7 @@ class Decoder(nn.Module):
 
 
 SUBLAYERS = ("residual_1", "residual_2", "feed_forward", "self_attention")
-POSITION_WISE |= {
+PACKABLE |= {
     Encoder.forward: ("layers", "norm"),
     Decoder.forward: ("layers", "norm"),
     EncoderLayer.forward: SUBLAYERS,

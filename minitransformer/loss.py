@@ -14,6 +14,7 @@ from torch.nn.modules import module as hooks_of_all
 from minitransformer.checks import check_loss, check_targets, known
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.embeddings import OutputProjection
+from minitransformer.packing import has_own_methods
 from minitransformer.transformer import Transformer
 
 __all__ = ["label_smoothing_loss", "linear_cross_entropy", "next_token_loss"]
@@ -81,10 +82,10 @@ def scores_hidden(model: Any) -> bool:
     if hidden is None or type(output) is not OutputProjection:
         return False
     is_own = all(
-        getattr(type(model), name) is function and name not in vars(model)
-        for name, function in SCORED.get(hidden, {}).items()
+        getattr(type(model), name) is function for name, function in SCORED.get(hidden, {}).items()
     )
-    return is_own and not has_hooks(model) and not has_hooks(output)
+    changed = (has_hooks(x) or has_own_methods(x) for x in (model, output))
+    return is_own and not any(changed)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, as_tensor
 from minitransformer.checks import check_at_least_1, check_axes
 from minitransformer.decoding import KVCache
-from minitransformer.packing import POSITION_WISE, PackedMask
+from minitransformer.packing import PACKABLE, PackedMask
 
 __all__ = ["MultiHeadAttention"]
 
@@ -171,7 +171,10 @@ class MultiHeadAttention(nn.Module):
         return self.attention(queries, keys, values, mask, bias)
 
 
-POSITION_WISE[MultiHeadAttention.forward] = ("w_q", "w_k", "w_v", "w_o")  # the rest sees rows
+PACKABLE |= {
+    MultiHeadAttention.forward: ("w_q", "w_k", "w_v", "w_o", "attention"),
+    ScaledDotProductAttention.forward: (),  # it hides padding, so what is there does not matter
+}
 
 
 def within_window(window: int, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:

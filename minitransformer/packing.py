@@ -18,14 +18,12 @@ from minitransformer.attention import Mask
 
 __all__ = ["PackedMask", "Packing"]
 
-POSITION_WISE: dict[Callable[..., Any], tuple[str, ...] | None] = dict.fromkeys(
+PACKABLE: dict[Callable[..., Any], tuple[str, ...] | None] = dict.fromkeys(
     kind.forward
     for kind in (nn.Linear, nn.Identity, nn.Dropout, nn.LayerNorm, nn.Sequential, nn.ModuleList)
 )
-"""Each `forward` that takes packed positions, with the parts that it hands them; None for all.
-
-If you write a layer that treats each position on its own, add its `forward`.
-"""
+"""Each `forward` that may be given packed positions, with the parts that have to be known too; None
+for all of them. If you write a layer that treats each position on its own, add its `forward`."""
 
 
 def takes_packed(module: object) -> bool:
@@ -36,13 +34,18 @@ def takes_packed(module: object) -> bool:
         (True, False)
     """
     forward: Any = getattr(type(module), "forward", None)
-    if not isinstance(module, nn.Module) or forward not in POSITION_WISE:
+    if not isinstance(module, nn.Module) or forward not in PACKABLE:
         return False
-    if vars(module).keys() & methods_of(type(module)) or module._compiled_call_impl is not None:
-        return False  # it has been given a method of its own, or compiled
-    names = POSITION_WISE[forward]
+    if has_own_methods(module) or module._compiled_call_impl is not None:
+        return False
+    names = PACKABLE[forward]
     parts = module.children() if names is None else (getattr(module, name) for name in names)
     return all(map(takes_packed, parts))
+
+
+def has_own_methods(module: nn.Module) -> bool:
+    """Whether a module has been given a function in the place of one of its class."""
+    return not methods_of(type(module)).isdisjoint(vars(module))
 
 
 @cache

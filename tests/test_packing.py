@@ -28,7 +28,7 @@ from minitransformer.models import (
     T5Config,
 )
 from minitransformer.models.lora import add_lora
-from minitransformer.packing import POSITION_WISE
+from minitransformer.packing import PACKABLE
 
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
 REAL = torch.tensor([[True, True, True], [True, False, False]])
@@ -213,6 +213,12 @@ CHANGES = {
         lambda x: setattr(x.self_attention, "attend", rolled(x.self_attention.attend))
     ),
     "an ignored mask": of_last_layer(ignore_mask),
+    "another attention inside": of_last_layer(
+        lambda x: setattr(x.self_attention.attention, "forward", lambda q, k, v, mask, bias: v)
+    ),
+    "a forward of the output": lambda x: setattr(
+        x.output_projection, "forward", rolled(x.output_projection.forward)
+    ),
     "another output": lambda x: setattr(x, "output_projection", with_tanh(x.output_projection)),
     "a hook on a layer": of_last_layer(lambda x: x.register_forward_hook(roll)),
     "a hook on a part": of_last_layer(lambda x: x.self_attention.w_o.register_forward_hook(roll)),
@@ -275,7 +281,7 @@ def test_a_new_layer_may_say_that_it_treats_positions_alone(monkeypatch):
     model = small_model()
     model.decoder.layers[0].feed_forward = Halves()
     assert shapes_in_training(model, model.decoder.layers[1]) == [(2, 5, 12)]
-    monkeypatch.setitem(POSITION_WISE, Halves.forward, None)
+    monkeypatch.setitem(PACKABLE, Halves.forward, None)
     assert shapes_in_training(model, model.decoder.layers[1]) == [(8, 12)]
     assert_loss_is_of_the_logits(model)
 

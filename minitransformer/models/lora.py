@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from minitransformer.packing import POSITION_WISE
+from minitransformer.packing import PACKABLE
 from minitransformer.registry import register
 
 __all__ = ["LoRALinear", "add_lora", "merge_lora"]
@@ -76,7 +76,7 @@ class LoRALinear(nn.Module):
 
 
 register(LoRALinear)
-POSITION_WISE[LoRALinear.forward] = None
+PACKABLE[LoRALinear.forward] = None
 
 
 def add_lora(

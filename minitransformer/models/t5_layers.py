@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.packing import POSITION_WISE
+from minitransformer.packing import PACKABLE
 
 __all__ = ["RelativePositionBias", "Scaled", "position_buckets"]
 
@@ -147,4 +147,4 @@ class Scaled(nn.Module):
         return x * self.factor
 
 
-POSITION_WISE[Scaled.forward] = None
+PACKABLE[Scaled.forward] = None
