@@ -357,8 +357,11 @@ def task_of(run: Run) -> Task:
 def new_model(run: Run, task: Task) -> Any:
     """A fresh model, drawn from the run's seed."""
     tokenizers = list(task.tokenizers.values())
-    sizes = tokenizers[0].vocab_size, tokenizers[-1].vocab_size
-    config = mt.TransformerConfig(*sizes, **configured(run)["model"])
+    config = mt.TransformerConfig(
+        src_vocab_size=tokenizers[0].vocab_size,
+        tgt_vocab_size=tokenizers[-1].vocab_size,
+        **configured(run)["model"],
+    )
     kind = mt.Transformer if config.num_encoder_layers else mt.DecoderOnlyTransformer
     generator = torch.Generator().manual_seed(run.seed)
     model = kind(config, generator)

@@ -99,8 +99,8 @@ def main() -> None:
             print(f"{row}  {without / cached:>5.1f}", flush=True)
 
     config = TransformerConfig(
-        VOCAB_SIZE,
-        VOCAB_SIZE,
+        src_vocab_size=VOCAB_SIZE,
+        tgt_vocab_size=VOCAB_SIZE,
         num_encoder_layers=2,
         num_decoder_layers=2,
         max_len=128,

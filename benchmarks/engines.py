@@ -47,9 +47,16 @@ Call = Callable[[], Any]
 
 def translator(d_model: int, num_layers: int) -> mt.Transformer:
     """A model of these sizes with random weights, as the paper has it: a Marian can be it too."""
-    sizes = (d_model, d_model // 64, num_layers, num_layers, 4 * d_model)
     config = mt.TransformerConfig(
-        VOCAB_SIZE, VOCAB_SIZE, *sizes, share_embeddings=True, max_len=128
+        src_vocab_size=VOCAB_SIZE,
+        tgt_vocab_size=VOCAB_SIZE,
+        d_model=d_model,
+        num_heads=d_model // 64,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=num_layers,
+        d_ff=4 * d_model,
+        share_embeddings=True,
+        max_len=128,
     )
     return mt.Transformer(config, torch.Generator().manual_seed(0)).eval()
 

@@ -138,7 +138,9 @@ class Gallery:
         """Train a model with a fault, and let it write."""
         loop, spoil = LOOPS.get(fault, Loop()), FAULTY_BATCHES.get(fault, lambda batch: batch)
         shape = SHAPE | dict(loop.shape)
-        config = mt.TransformerConfig(self.src.vocab_size, self.tgt.vocab_size, **shape)
+        config = mt.TransformerConfig(
+            src_vocab_size=self.src.vocab_size, tgt_vocab_size=self.tgt.vocab_size, **shape
+        )
         model = mt.Transformer(config, torch.Generator().manual_seed(seed)).to(loop.dtype)
         loss_of = FAULTY_LOSSES.get(fault, mt.next_token_loss)
         FAULTY_MODELS.get(fault, lambda model: None)(model)

@@ -40,8 +40,8 @@ def new_trainer(
     src_tokenizer = WordTokenizer.train(pair.src for pair in pairs)
     tgt_tokenizer = WordTokenizer.train(pair.tgt for pair in pairs)
     model_config = TransformerConfig(
-        src_tokenizer.vocab_size,
-        tgt_tokenizer.vocab_size,
+        src_vocab_size=src_tokenizer.vocab_size,
+        tgt_vocab_size=tgt_tokenizer.vocab_size,
         d_model=128,
         num_heads=4,
         num_encoder_layers=2,

@@ -114,7 +114,9 @@ def new_trainer(recipe: Recipe, seed: int, pairs: list[TextPair]) -> Trainer:
     """A recipe's training from its beginning."""
     src, tgt = tokenizers_of(recipe, pairs)
     options = recipe.model | {"share_embeddings": src is tgt}
-    config = TransformerConfig(src.vocab_size, tgt.vocab_size, **options)
+    config = TransformerConfig(
+        src_vocab_size=src.vocab_size, tgt_vocab_size=tgt.vocab_size, **options
+    )
     model = Transformer(config, torch.Generator().manual_seed(seed))
     if recipe.zero_start:
         start_as_identity(model)

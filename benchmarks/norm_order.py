@@ -80,7 +80,8 @@ def main() -> None:
 def new_model(order: str, depth: int, sizes: tuple[int, int], seed: int) -> Transformer:
     """A fresh model of one order, with `depth` layers on each side."""
     config = TransformerConfig(
-        *sizes,
+        src_vocab_size=sizes[0],
+        tgt_vocab_size=sizes[1],
         d_model=64,
         num_heads=4,
         num_encoder_layers=depth,

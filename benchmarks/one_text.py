@@ -103,7 +103,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    config = TransformerConfig(8192, 8192, 256, 4, 3, 3, 1024, share_embeddings=True)
+    config = TransformerConfig(
+        src_vocab_size=8192,
+        tgt_vocab_size=8192,
+        d_model=256,
+        num_heads=4,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        d_ff=1024,
+        share_embeddings=True,
+    )
     model = Transformer(config, torch.Generator().manual_seed(0)).eval()
     src = torch.randint(5, 8192, (1, 24), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():

@@ -173,13 +173,13 @@ def translator(
     """Our model of the sizes that all share."""
     options = {"norm_first": True, "share_embeddings": True} | changes
     config = TransformerConfig(
-        vocab_size,
-        vocab_size,
-        d_model,
-        d_model // 64,
-        num_layers,
-        num_layers,
-        4 * d_model,
+        src_vocab_size=vocab_size,
+        tgt_vocab_size=vocab_size,
+        d_model=d_model,
+        num_heads=d_model // 64,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=num_layers,
+        d_ff=4 * d_model,
         **options,
     )
     return Transformer(config)

@@ -98,7 +98,10 @@ def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int
     names = "d_model", "num_heads", "d_ff", "dropout", "positional_encoding"
     options: dict[str, Any] = {name: getattr(recipe, name) for name in names}
     options |= {"norm_first": True} | SHAPES.get(task, PAIRS)
-    model = ours_of(TransformerConfig(vocab_sizes[0], vocab_sizes[-1], **options), seed)
+    model = ours_of(
+        TransformerConfig(src_vocab_size=vocab_sizes[0], tgt_vocab_size=vocab_sizes[-1], **options),
+        seed,
+    )
     if recipe.zero_start:
         start_as_identity(model)
     if recipe.library == "ours":

@@ -123,7 +123,9 @@ def new_model(name: str, pictures: str, seed: int, options: dict[str, Any]) -> n
             nn.Flatten(),
             nn.Linear(52 * 4, 10),
         )
-    config = ViTConfig(side, PATCH[pictures], num_channels=1, num_classes=10, **SHAPE)
+    config = ViTConfig(
+        image_size=side, patch_size=PATCH[pictures], num_channels=1, num_classes=10, **SHAPE
+    )
     kind = MeanViT if options.get("read") == "mean" else ViT
     model = kind(config, torch.Generator().manual_seed(seed))
     positions = model.embedding.positions

@@ -14,9 +14,17 @@ __all__ = ["TransformerConfig"]
 
 MAX_NUMBERS = 2**32  # in one table or matrix: 16 GB in float32
 POSITIONAL_ENCODINGS = ("sinusoidal", "learned", "rotary", "alibi", "none")
+KNOWN: dict[str, tuple[str, ...]] = {
+    "positional_encoding": POSITIONAL_ENCODINGS,
+    "rotary_layout": ("interleaved", "half"),
+    "activation": tuple(sorted(ACTIVATIONS)),
+    "norm": tuple(sorted(NORMS)),
+}
+SIZES = ("d_model", "src_vocab_size", "tgt_vocab_size", "num_heads", "num_decoder_layers", "d_ff")
+LOWEST = dict.fromkeys((*SIZES, "num_kv_heads", "max_len"), 1) | {"num_encoder_layers": 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """Everything that decides the shape of a `Transformer` or a `DecoderOnlyTransformer`.
 
@@ -54,7 +62,7 @@ class TransformerConfig:
         ValueError: if a value is out of range, or two do not fit together.
 
     Example:
-        >>> TransformerConfig(100, 100, d_model=64, num_heads=5)
+        >>> TransformerConfig(src_vocab_size=100, tgt_vocab_size=100, d_model=64, num_heads=5)
         Traceback (most recent call last):
         ...
         ValueError: num_heads must divide d_model, got 5 and 64
@@ -87,61 +95,32 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in (
-            "d_model",
-            "src_vocab_size",
-            "tgt_vocab_size",
-            "num_heads",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "d_ff",
-            "max_len",
-        ):
-            size, lowest = getattr(self, name), 0 if name == "num_encoder_layers" else 1
-            if size < lowest:
+        for name, lowest in LOWEST.items():
+            size = getattr(self, name)
+            if size is not None and size < lowest:
                 raise ValueError(f"{name} must be at least {lowest}, got {size}")
-            has_numbers = name != "max_len" or self.positional_encoding not in ("alibi", "none")
-            if has_numbers and size * self.d_model > MAX_NUMBERS:
-                raise ValueError(
-                    f"{name} times d_model must be at most {MAX_NUMBERS}, which memory holds, "
-                    f"got {size} and {self.d_model}"
-                )
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model, got {self.num_heads} and {self.d_model}"
-            )
-        if self.num_kv_heads is not None and (
-            self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads
-        ):
-            raise ValueError(
-                f"num_kv_heads must divide num_heads, got {self.num_kv_heads} and {self.num_heads}"
-            )
-        if self.positional_encoding not in POSITIONAL_ENCODINGS:
-            raise ValueError(
-                f"positional_encoding must be one of {POSITIONAL_ENCODINGS}, "
-                f"got {self.positional_encoding!r}"
-            )
-        d_k = self.d_model // self.num_heads
-        if self.positional_encoding == "rotary" and d_k % 2:
+            is_free = name == "max_len" and self.positional_encoding in ("alibi", "none")
+            if not is_free and (size or 0) * self.d_model > MAX_NUMBERS:
+                numbers = f"at most {MAX_NUMBERS}, got {size} and {self.d_model}"
+                raise ValueError(f"{name} times d_model must be {numbers}")
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+        for part, whole in (("num_heads", "d_model"), ("num_kv_heads", "num_heads")):
+            divisor, number = getattr(self, part) or 1, getattr(self, whole)
+            if number % divisor:
+                raise ValueError(f"{part} must divide {whole}, got {divisor} and {number}")
+        if self.positional_encoding == "rotary" and (d_k := self.d_model // self.num_heads) % 2:
             raise ValueError(f"rotary needs heads of even width d_model/num_heads, got {d_k}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.activation not in ACTIVATIONS:
+        sizes = self.src_vocab_size, self.tgt_vocab_size
+        if self.share_embeddings and sizes[0] != sizes[1]:
             raise ValueError(
-                f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}"
+                f"share_embeddings needs one vocabulary, got {sizes[0]} and {sizes[1]} tokens"
             )
-        if self.norm not in NORMS:
-            raise ValueError(f"norm must be one of {sorted(NORMS)}, got {self.norm!r}")
-        if self.share_embeddings and self.src_vocab_size != self.tgt_vocab_size:
-            raise ValueError(
-                "share_embeddings needs one vocabulary, got "
-                f"src_vocab_size={self.src_vocab_size} and tgt_vocab_size={self.tgt_vocab_size}"
-            )
-        if not -1 <= self.pad_id < min(self.src_vocab_size, self.tgt_vocab_size):
-            raise ValueError(
-                f"pad_id must lie in both vocabularies or be -1, got {self.pad_id} with "
-                f"{self.src_vocab_size} and {self.tgt_vocab_size} tokens"
-            )
+        if not -1 <= self.pad_id < min(sizes):
+            raise ValueError(f"pad_id must be below {min(sizes)} tokens or -1, got {self.pad_id}")
 
     @classmethod
     def base(cls, vocab_size: int = 37_000) -> "TransformerConfig":
@@ -152,7 +131,8 @@ class TransformerConfig:
             >>> config.d_model, config.num_heads, config.d_ff, config.norm_first
             (512, 8, 2048, False)
         """
-        return cls(vocab_size, vocab_size, attention_bias=False, share_embeddings=True)
+        sizes: dict[str, Any] = dict.fromkeys(("src_vocab_size", "tgt_vocab_size"), vocab_size)
+        return cls(**sizes, attention_bias=False, share_embeddings=True)
 
     @classmethod
     def decoder_only(
@@ -170,11 +150,6 @@ class TransformerConfig:
             >>> config.num_encoder_layers, config.num_decoder_layers, config.tgt_vocab_size
             (0, 4, 1000)
         """
-        return cls(
-            vocab_size,
-            vocab_size,
-            num_encoder_layers=0,
-            num_decoder_layers=num_layers,
-            share_embeddings=True,
-            **options,
-        )
+        sizes: dict[str, Any] = dict.fromkeys(("src_vocab_size", "tgt_vocab_size"), vocab_size)
+        depth: dict[str, Any] = {"num_encoder_layers": 0, "num_decoder_layers": num_layers}
+        return cls(**sizes, **depth, share_embeddings=True, **options)

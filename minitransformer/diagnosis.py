@@ -82,7 +82,8 @@ def diagnose(
         >>> import torch
         >>> from minitransformer.config import TransformerConfig
         >>> from minitransformer.transformer import Transformer
-        >>> config = TransformerConfig(9, 9, d_model=12, num_heads=3, d_ff=16, num_encoder_layers=1)
+        >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 12, "d_ff": 16}
+        >>> config = TransformerConfig(**sizes, num_heads=3, num_encoder_layers=1)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
         >>> src = torch.tensor([[3, 4, 5, 2], [6, 3, 2, 0]])
         >>> tgt = torch.tensor([[1, 5, 4, 3, 2], [1, 3, 6, 2, 0]])

@@ -103,7 +103,8 @@ class Pretrained(nn.Module):
         Example:
             >>> import tempfile
             >>> from minitransformer import Transformer
-            >>> model = Transformer(TransformerConfig(9, 9, d_model=4, num_heads=2))
+            >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
+            >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     model.save_pretrained(folder)
             ...     sorted(os.listdir(folder))
@@ -164,7 +165,8 @@ class Pretrained(nn.Module):
         Example:
             >>> import tempfile
             >>> from minitransformer import Transformer
-            >>> model = Transformer(TransformerConfig(9, 9, d_model=4, num_heads=2))
+            >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
+            >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     model.save_pretrained(folder)
             ...     again = Transformer.from_pretrained(folder)

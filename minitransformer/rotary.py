@@ -130,9 +130,10 @@ class RotaryPositionalEncoding(Constants):
         pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
         # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
         pairs = pairs.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-        each = isinstance(start, Tensor)
-        angles = rows_at(self.table, start) if each else table_rows(self.table, start, x.size(-2))
-        angles = angles.to(pairs)
+        if isinstance(start, Tensor):
+            angles = rows_at(self.table, start).to(pairs)
+        else:
+            angles = table_rows(self.table, start, x.size(-2)).to(pairs)
         turn = torch.complex(angles[..., 1::2], angles[..., 0::2])
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)
         turned = (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)

@@ -57,8 +57,8 @@ class Trainer(Resumable):
         >>> from minitransformer.config import TransformerConfig
         >>> from minitransformer.words import WordTokenizer
         >>> pairs, words = [("one two", "two one")], WordTokenizer.train(["one two"])
-        >>> sizes = words.vocab_size, words.vocab_size
-        >>> model = Transformer(TransformerConfig(*sizes, d_model=8, num_heads=2, d_ff=16))
+        >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": words.vocab_size}
+        >>> model = Transformer(TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=16))
         >>> trainer = Trainer(model, pairs, words, words, TrainingConfig(steps=3, warmup_steps=1))
         >>> [row["step"] for row in trainer.fit(progress=False)]
         [1, 2, 3]

@@ -71,10 +71,11 @@ class TokenModel(Pretrained):
     def attention(self, *, cross: bool = False) -> nn.Module:
         """An attention as configured; cross-attention knows no positions."""
         config, d_k = self.config, self.config.d_model // self.config.num_heads
-        parts: dict[str, nn.Module] = {}
+        layout: Any = config.rotary_layout
+        parts: dict[str, Any] = {}
         if config.positional_encoding == "rotary" and not cross:
             parts["rotary"] = RotaryPositionalEncoding(
-                d_k, config.max_len, config.rotary_layout, base=config.rotary_base
+                d_k, config.max_len, layout, base=config.rotary_base
             )
         elif config.positional_encoding == "alibi" and not cross:
             parts["position_bias"] = ALiBi(config.num_heads)
@@ -178,7 +179,8 @@ class Transformer(TokenModel):
         ValueError: if the configuration has no encoder layers.
 
     Example:
-        >>> config = TransformerConfig(20, 30, d_model=12, num_heads=3, d_ff=16)
+        >>> sizes = {"d_model": 12, "num_heads": 3, "d_ff": 16}
+        >>> config = TransformerConfig(src_vocab_size=20, tgt_vocab_size=30, **sizes)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
         >>> model(torch.randint(1, 20, (2, 5)), torch.randint(1, 30, (2, 7))).shape
         torch.Size([2, 7, 30])

@@ -132,8 +132,8 @@ class Translator(TextModel):
         >>> from minitransformer.tokenization import CharacterTokenizer
         >>> from minitransformer.words import WordTokenizer
         >>> words, letters = WordTokenizer.train(["one two"]), CharacterTokenizer.train(["eins"])
-        >>> sizes = words.vocab_size, letters.vocab_size
-        >>> config = TransformerConfig(*sizes, d_model=8, num_heads=2)
+        >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": letters.vocab_size}
+        >>> config = TransformerConfig(**sizes, d_model=8, num_heads=2)
         >>> model = Transformer(config, torch.Generator().manual_seed(0))
         >>> translator = Translator(model, words, letters)
         >>> len(translator.translate(["two", "one two"], max_new_tokens=3))

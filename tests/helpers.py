@@ -83,7 +83,7 @@ def shaken(module, seed=1, scale=0.2):
 def small_config(**changes):
     """A configuration with different sizes everywhere and no dropout."""
     sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "max_len": 16}
-    return TransformerConfig(29, 31, **(LAYER | sizes | changes))
+    return TransformerConfig(src_vocab_size=29, tgt_vocab_size=31, **(LAYER | sizes | changes))
 
 
 def small_model(**changes):
@@ -103,7 +103,9 @@ def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):
     src, tgt = WordTokenizer.train(TEXTS), WordTokenizer.train(["e f", *TEXTS])
     sizes = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 2}
     sizes |= {"d_ff": 20, "max_len": 64, "norm_first": True} | (model_changes or {})
-    config = TransformerConfig(src.vocab_size, tgt.vocab_size, dropout=dropout, **sizes)
+    config = TransformerConfig(
+        src_vocab_size=src.vocab_size, tgt_vocab_size=tgt.vocab_size, dropout=dropout, **sizes
+    )
     model = Transformer(config, torch.Generator().manual_seed(0))
     settings = {"batch_size": 4, "warmup_steps": 2, "seed": 5} | settings
     return Trainer(model, PAIRS, src, tgt, TrainingConfig(steps=steps, **settings))

@@ -22,8 +22,8 @@ def tiny(request):
     """A model of five tokens, shaken so strongly that texts end early, late, and never."""
     seed, scale = request.param
     config = TransformerConfig(
-        VOCAB_SIZE,
-        VOCAB_SIZE,
+        src_vocab_size=VOCAB_SIZE,
+        tgt_vocab_size=VOCAB_SIZE,
         d_model=6,
         num_heads=3,
         num_encoder_layers=1,

@@ -67,7 +67,7 @@ def batch():
 
 def translator(num_layers=2, **options):
     options = SIZES | {"num_encoder_layers": num_layers, "num_decoder_layers": 2} | options
-    config = mt.TransformerConfig(17, 17, **options)
+    config = mt.TransformerConfig(src_vocab_size=17, tgt_vocab_size=17, **options)
     return mt.Transformer(config, torch.Generator().manual_seed(1))
 
 
@@ -84,21 +84,34 @@ def test_nothing_is_found_in_what_is_whole(batch, options):
 
 ATTENDING = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
 RELATIVES = {
-    "GPT-2": (-1, lambda m: m.GPT2(m.GPT2Config(30, d_model=12, num_heads=3, num_layers=2))),
+    "GPT-2": (
+        -1,
+        lambda m: m.GPT2(m.GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2)),
+    ),
     "Llama": (
         -1,
-        lambda m: m.Llama(m.LlamaConfig(30, d_model=12, num_heads=3, num_layers=2, d_ff=20)),
+        lambda m: m.Llama(
+            m.LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, d_ff=20)
+        ),
     ),
     "Marian": (
         29,
         lambda m: m.Marian(
-            m.MarianConfig(30, 12, 1, 2, encoder_d_ff=20, decoder_d_ff=16, **ATTENDING)
+            m.MarianConfig(
+                vocab_size=30,
+                d_model=12,
+                num_encoder_layers=1,
+                num_decoder_layers=2,
+                encoder_d_ff=20,
+                decoder_d_ff=16,
+                **ATTENDING,
+            )
         ),
     ),
     "T5": (
         0,
         lambda m: m.T5(
-            m.T5Config(30, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2)
+            m.T5Config(vocab_size=30, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2)
         ),
     ),
 }

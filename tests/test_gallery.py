@@ -26,7 +26,13 @@ def program():
 def model_and_batch():
     """A small translator and eight pairs of unequal lengths."""
     config = mt.TransformerConfig(
-        17, 19, d_model=12, num_heads=3, d_ff=20, num_encoder_layers=1, num_decoder_layers=1
+        src_vocab_size=17,
+        tgt_vocab_size=19,
+        d_model=12,
+        num_heads=3,
+        d_ff=20,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
     )
     model = mt.Transformer(config, torch.Generator().manual_seed(0)).eval()
     rows = [[3 + (7 * i + j) % 13 for j in range(1 + i)] for i in range(8)]

@@ -145,7 +145,13 @@ def has_named_axes(traced):
 def test_trace_names_every_axis_and_counts_every_parameter(changes, share):
     if share:
         model = Transformer(
-            TransformerConfig(31, 31, share_embeddings=True, max_len=16, **(LAYER | changes))
+            TransformerConfig(
+                src_vocab_size=31,
+                tgt_vocab_size=31,
+                share_embeddings=True,
+                max_len=16,
+                **(LAYER | changes),
+            )
         )
     else:
         model = small_model(**changes)

@@ -71,7 +71,9 @@ WORDS = mt.WordTokenizer.train(TEXTS)
 THEIRS = published_words("<pad>", "</s>")
 SIZES = {"vocab_size": WORDS.vocab_size, "d_model": 12, "num_heads": 3, "max_len": 32}
 GPT2 = models.GPT2Config(**SIZES, num_layers=1)
-T5 = models.T5Config(WORDS.vocab_size, d_model=12, num_heads=3, num_encoder_layers=1, d_ff=20)
+T5 = models.T5Config(
+    vocab_size=WORDS.vocab_size, d_model=12, num_heads=3, num_encoder_layers=1, d_ff=20
+)
 BERT = models.BERTConfig(**SIZES, num_layers=1, d_ff=20)
 KINDS = {
     "translator.safetensors": lambda path: copying_trainer().save(path),

@@ -41,13 +41,32 @@ GAPS = {
 HEADS = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
 SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
 RELATIVES = {
-    "T5": lambda: T5(T5Config(31, **SMALL, d_k=5, num_encoder_layers=2, dropout=0.0)),
+    "T5": lambda: T5(T5Config(vocab_size=31, **SMALL, d_k=5, num_encoder_layers=2, dropout=0.0)),
     "Marian": lambda: Marian(
-        MarianConfig(31, 12, 1, 2, **HEADS, pad_id=0, start_id=0, dropout=0.0)
+        MarianConfig(
+            vocab_size=31,
+            d_model=12,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            **HEADS,
+            pad_id=0,
+            start_id=0,
+            dropout=0.0,
+        )
     ),
-    "BART": lambda: BART(BARTConfig(31, 12, 1, 2, **HEADS, pad_id=0, dropout=0.0)),
-    "GPT-2": lambda: GPT2(GPT2Config(31, **SMALL, num_layers=2, dropout=0.0)),
-    "Qwen 3": lambda: Llama(Qwen3Config(31, **SMALL, num_kv_heads=1, num_layers=2)),
+    "BART": lambda: BART(
+        BARTConfig(
+            vocab_size=31,
+            d_model=12,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            **HEADS,
+            pad_id=0,
+            dropout=0.0,
+        )
+    ),
+    "GPT-2": lambda: GPT2(GPT2Config(vocab_size=31, **SMALL, num_layers=2, dropout=0.0)),
+    "Qwen 3": lambda: Llama(Qwen3Config(vocab_size=31, **SMALL, num_kv_heads=1, num_layers=2)),
 }
 
 

@@ -95,7 +95,13 @@ def test_weights_keep_their_dtype(tmp_path, dtype):
 @pytest.mark.parametrize("tie", [False, True])
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path, share, tie):
     config = TransformerConfig(
-        31, 31, d_model=12, num_heads=3, d_ff=20, share_embeddings=share, tie_output=tie
+        src_vocab_size=31,
+        tgt_vocab_size=31,
+        d_model=12,
+        num_heads=3,
+        d_ff=20,
+        share_embeddings=share,
+        tie_output=tie,
     )
     model = Transformer(config, torch.Generator().manual_seed(0))
     model.save_pretrained(tmp_path)
@@ -232,7 +238,7 @@ def test_what_is_refused_leaves_the_folder_as_it_was(kind, wrong, tmp_path):
     config = TransformerConfig.decoder_only(LETTERS.vocab_size, **sizes)
     model = DecoderOnlyTransformer(config)
     if kind == "GPT2":
-        model = GPT2(GPT2Config(LETTERS.vocab_size, max_len=16, **sizes))
+        model = GPT2(GPT2Config(vocab_size=LETTERS.vocab_size, max_len=16, **sizes))
     model.save_pretrained(tmp_path / "old", text=LETTERS)
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     for name in ("old", "new"):

@@ -380,22 +380,53 @@ def test_low_rank_is_merged_and_saved(tmp_path):
 @pytest.mark.parametrize(
     ("model", "given"),
     [
-        (models.BERT(models.BERTConfig(30, 12, 3, 1, 20, 16)), (torch.tensor([[5, 6, 0]]),)),
-        (models.BERT(models.RoBERTaConfig(30, 12, 3, 1, 20, 16)), (torch.tensor([[5, 6, 1]]),)),
         (
-            models.BERTForMaskedLM(models.DistilBERTConfig(30, 12, 3, 1, 20, 16)),
+            models.BERT(
+                models.BERTConfig(
+                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
+                )
+            ),
+            (torch.tensor([[5, 6, 0]]),),
+        ),
+        (
+            models.BERT(
+                models.RoBERTaConfig(
+                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
+                )
+            ),
+            (torch.tensor([[5, 6, 1]]),),
+        ),
+        (
+            models.BERTForMaskedLM(
+                models.DistilBERTConfig(
+                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
+                )
+            ),
             (torch.tensor([[5, 6, 0]]),),
         ),
         (
             models.BERTForSequenceClassification(
-                models.BERTConfig(30, 12, 3, 1, 20, 16, num_labels=3)
+                models.BERTConfig(
+                    vocab_size=30,
+                    d_model=12,
+                    num_heads=3,
+                    num_layers=1,
+                    d_ff=20,
+                    max_len=16,
+                    num_labels=3,
+                )
             ),
             (torch.tensor([[5, 6, 0]]),),
         ),
         (
             models.ViT(
                 models.ViTConfig(
-                    models.Rectangle(4, 8), 2, d_model=12, num_heads=3, num_layers=1, d_ff=20
+                    image_size=models.Rectangle(4, 8),
+                    patch_size=2,
+                    d_model=12,
+                    num_heads=3,
+                    num_layers=1,
+                    d_ff=20,
                 )
             ),
             (torch.rand(1, 3, 4, 8),),

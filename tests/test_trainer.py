@@ -79,7 +79,15 @@ def test_bfloat16_learns():
 
 def test_training_works_on_bytes_too():
     src, tgt = BPETokenizer.train(TEXTS, 264), BPETokenizer.train(TEXTS, 263)
-    config = TransformerConfig(src.vocab_size, tgt.vocab_size, 12, 3, 1, 1, 20)
+    config = TransformerConfig(
+        src_vocab_size=src.vocab_size,
+        tgt_vocab_size=tgt.vocab_size,
+        d_model=12,
+        num_heads=3,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_ff=20,
+    )
     model = Transformer(config, torch.Generator().manual_seed(0))
     settings = TrainingConfig(steps=20, warmup_steps=2, batch_size=4, peak_learning_rate=1e-2)
     history = Trainer(model, PAIRS, src, tgt, settings).fit(progress=False)

@@ -91,8 +91,8 @@ import torch
 from minitransformer.tasks.multi30k import downloaded_file
 
 letters = mt.CharacterTokenizer.train(["ab"])
-sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8}
-config = mt.TransformerConfig(letters.vocab_size, letters.vocab_size, **sizes)
+sizes = dict.fromkeys(("src_vocab_size", "tgt_vocab_size"), letters.vocab_size)
+config = mt.TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=8)
 training = mt.TrainingConfig(steps=2, warmup_steps=1, batch_size=2)
 trainer = mt.Trainer(mt.Transformer(config), [("ab", "ba")] * 2, letters, letters, training)
 trainer.fit(progress=False)

@@ -85,8 +85,8 @@ def beginner(steps: int = 175) -> tuple[mt.Transformer, mt.WordTokenizer, mt.BPE
     src_tokenizer = mt.WordTokenizer.train(pair.src for pair in train)
     tgt_tokenizer = mt.BPETokenizer.train((pair.tgt for pair in train), vocab_size=305)
     config = mt.TransformerConfig(
-        src_tokenizer.vocab_size,
-        tgt_tokenizer.vocab_size,
+        src_vocab_size=src_tokenizer.vocab_size,
+        tgt_vocab_size=tgt_tokenizer.vocab_size,
         d_model=64,
         num_heads=4,
         num_encoder_layers=2,

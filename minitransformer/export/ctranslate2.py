@@ -60,7 +60,8 @@ def to_ctranslate2(
     Example:
         >>> import ctranslate2, tempfile
         >>> from minitransformer.config import TransformerConfig
-        >>> model = Transformer(TransformerConfig(9, 9, d_model=8, num_heads=2, d_ff=4)).eval()
+        >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 8, "d_ff": 4}
+        >>> model = Transformer(TransformerConfig(**sizes, num_heads=2)).eval()
         >>> with tempfile.TemporaryDirectory() as name:
         ...     to_ctranslate2(model, f"{name}/engine")
         ...     engine = ctranslate2.Translator(f"{name}/engine")

@@ -49,7 +49,7 @@ KNOWN: dict[str, dict[str, tuple[Any, ...]]] = {
 """What each architecture has, of the settings in which ours differ."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PegasusConfig(MarianConfig):
     """A Marian whose norms come first."""
 
@@ -112,11 +112,13 @@ def as_relative(model: Any) -> Marian | GPT2 | Llama:
         if config.positional_encoding == "rotary":
             check_settings("Llama", config)
             common |= {"num_kv_heads": config.num_kv_heads, "eps": model.decoder.norm.eps}
-            relative = Llama(LlamaConfig(attention_bias=config.attention_bias, **common))
+            llama: Any = LlamaConfig(attention_bias=config.attention_bias, **common)
+            relative = Llama(llama)
             state = halves(state, config.d_model // config.num_heads)
         else:
             check_settings("GPT-2", config)
-            relative = GPT2(GPT2Config(dropout=config.dropout, **common))
+            gpt2: Any = GPT2Config(dropout=config.dropout, **common)
+            relative = GPT2(gpt2)
             nothing = state["embedding.weight"].new_zeros(1, config.max_len, config.d_model)
             table = nothing if model.positions is None else model.positions(nothing)
             state = with_biases(state) | {"positions.weight": table[0].detach()}

@@ -66,8 +66,8 @@ class GPT2(Published, DecoderOnlyTransformer):
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """Draw every parameter anew, as Radford et al. did."""
-        for part in (self.embedding, self.positions, self.decoder, self.output_projection):
-            start_normal(part, 0.02, generator)
+        for part in ("embedding", "positions", "decoder", "output_projection"):
+            start_normal(self.get_submodule(part), 0.02, generator)
         for layer in self.decoder.layers:
             for last in (layer.self_attention.w_o, layer.feed_forward.w_2):
                 std = 0.02 / math.sqrt(2 * self.config.num_layers)

@@ -29,7 +29,10 @@ from minitransformer.embeddings import TokenEmbedding
 from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import LayerNorm
-from minitransformer.positional_encoding import LearnedPositionalEncoding
+from minitransformer.positional_encoding import (
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+)
 from minitransformer.published.config import ACTIVATION_NAMES
 from minitransformer.published.marian_config import BARTConfig, MarianConfig
 from minitransformer.published.weights import Published
@@ -49,7 +52,8 @@ class Marian(Published, Transformer):
 
     Example:
         >>> sizes = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
-        >>> model = Marian(MarianConfig(30, 12, 1, 2, encoder_d_ff=20, decoder_d_ff=16, **sizes))
+        >>> sizes |= {"vocab_size": 30, "d_model": 12, "encoder_d_ff": 20, "decoder_d_ff": 16}
+        >>> model = Marian(MarianConfig(**sizes, num_encoder_layers=1, num_decoder_layers=2))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 29]]), torch.tensor([[29, 4], [29, 3]])).shape
         torch.Size([2, 2, 30])
 
@@ -62,7 +66,7 @@ class Marian(Published, Transformer):
     prefix = "model."
     names = MarianConfig.names
 
-    def __init__(self, config: MarianConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: Any, generator: torch.Generator | None = None) -> None:
         super().__init__(config, generator)
         self.output_projection.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -81,7 +85,7 @@ class Marian(Published, Transformer):
 
     def add_positions(self) -> None:
         """The paper's table, its columns in another order: all sines, then all cosines."""
-        super().add_positions()
+        self.positions = SinusoidalPositionalEncoding(self.config.d_model, self.config.max_len)
         table = self.positions.table
         self.positions.table = torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
@@ -111,7 +115,8 @@ class BART(Marian):
 
     Example:
         >>> sizes = {"encoder_num_heads": 3, "decoder_num_heads": 2}
-        >>> model = BART(BARTConfig(30, 12, 1, 2, encoder_d_ff=20, decoder_d_ff=16, **sizes))
+        >>> sizes |= {"vocab_size": 30, "d_model": 12, "encoder_d_ff": 20, "decoder_d_ff": 16}
+        >>> model = BART(BARTConfig(**sizes, num_encoder_layers=1, num_decoder_layers=2))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[2, 4], [2, 3]])).shape
         torch.Size([2, 2, 30])
 
@@ -122,7 +127,7 @@ class BART(Marian):
     architecture = "BartForConditionalGeneration"
     names = BARTConfig.names
 
-    def __init__(self, config: BARTConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: Any, generator: torch.Generator | None = None) -> None:
         super().__init__(config, generator)
         # A second module with the same weight, by which `embed` knows the side.
         scale = config.embedding_scale

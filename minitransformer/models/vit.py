@@ -43,7 +43,8 @@ class ViT(Published):
         generator: source of the starting values; PyTorch's global one when left out.
 
     Example:
-        >>> config = ViTConfig(8, patch_size=2, num_classes=10, d_model=12, num_heads=3, d_ff=20)
+        >>> sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20}
+        >>> config = ViTConfig(image_size=8, patch_size=2, num_classes=10, **sizes)
         >>> ViT(config)(torch.zeros(5, 3, 8, 8)).shape
         torch.Size([5, 10])
 

@@ -102,8 +102,8 @@ class ParallelTrainer(Trainer):
         >>> from minitransformer.training import TrainingConfig
         >>> from minitransformer.transformer import Transformer
         >>> pairs, words = [("one two", "two"), ("two", "one")], WordTokenizer.train(["one two"])
-        >>> sizes = words.vocab_size, words.vocab_size
-        >>> model = Transformer(TransformerConfig(*sizes, d_model=8, num_heads=2, d_ff=16))
+        >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": words.vocab_size}
+        >>> model = Transformer(TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=16))
         >>> trainer = Trainer(model, pairs, words, words, TrainingConfig(steps=3, warmup_steps=1))
         >>> with join_processes() as processes:
         ...     history = ParallelTrainer(trainer, processes, parts=2).fit(progress=False)

@@ -22,7 +22,7 @@ KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 """What a part has, as files and as we call it; old files have gammas and betas."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BERTConfig(PublishedConfig):
     """The shape of a `BERT`; left out, that of the smaller one that was published.
 
@@ -158,7 +158,7 @@ class BERTConfig(PublishedConfig):
         return names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoBERTaConfig(BERTConfig):
     """The shape of a RoBERTa. Its positions begin after the one that padding has, `pad_id`.
 
@@ -188,7 +188,7 @@ class RoBERTaConfig(BERTConfig):
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DistilBERTConfig(BERTConfig):
     """The shape of a DistilBERT: half the layers, no segments.
 

@@ -178,7 +178,7 @@ def brief(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig(PublishedConfig):
     """The base for models that write: what `generate` asks of a configuration.
 

@@ -35,7 +35,7 @@ NAMES: Mapping[str, str | Stacked | None] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GPT2Config(DecoderConfig):
     """The shape of a `GPT2`; left out, that of the smallest one that was published.
 

@@ -31,7 +31,7 @@ COMMON = {
 ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LlamaConfig(DecoderConfig):
     """The shape of a `Llama`; left out, that of the first one with 7 billion parameters.
 
@@ -124,7 +124,7 @@ class LlamaConfig(DecoderConfig):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MistralConfig(LlamaConfig):
     """The shape of a Mistral, see `LlamaConfig`; left out, that of the first one.
 
@@ -146,7 +146,7 @@ class MistralConfig(LlamaConfig):
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Qwen2Config(LlamaConfig):
     """The shape of a Qwen 2, see `LlamaConfig`: queries, keys and values have biases.
 
@@ -200,7 +200,7 @@ class Qwen2Config(LlamaConfig):
         return {**super().to_published(), "use_sliding_window": self.window is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Qwen3Config(Qwen2Config):
     """The shape of a Qwen 3, see `LlamaConfig`: each head's queries and keys are normalised.
 

@@ -45,7 +45,7 @@ def names_of(side: str, *norms: str) -> dict[str, str]:
     return names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MarianConfig(PublishedConfig):
     """The shape of a `Marian`; left out, what `transformers` takes then.
 
@@ -169,7 +169,7 @@ class MarianConfig(PublishedConfig):
         return super().of_family(content)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BARTConfig(MarianConfig):
     """The shape of a `BART`; left out, that of the large one. See `MarianConfig`.
 

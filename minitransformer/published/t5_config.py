@@ -23,7 +23,7 @@ FEED_FORWARDS = {
 """What `config.json` calls a feed-forward network, and what `FeedForward` does."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class T5Config(PublishedConfig):
     """The shape of a `T5`; left out, that of the smallest one that was published.
 

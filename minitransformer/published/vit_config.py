@@ -33,7 +33,7 @@ def sides(size: int | Rectangle) -> Rectangle:
     return Rectangle(size, size) if isinstance(size, int) else size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ViTConfig(PublishedConfig):
     """The shape of a `ViT`; left out, that of ViT-Base, the smallest one that was published.
 
@@ -58,7 +58,7 @@ class ViTConfig(PublishedConfig):
         ValueError: if `head` or `activation` is unknown.
 
     Example:
-        >>> ViTConfig(Rectangle(6, 8), patch_size=2, num_channels=1).image_size.width
+        >>> ViTConfig(image_size=Rectangle(6, 8), patch_size=2, num_channels=1).image_size.width
         8
 
     Built in chapter 14. Paper: Dosovitskiy et al. (2021), table 1.

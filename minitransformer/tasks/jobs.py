@@ -63,7 +63,9 @@ class Job:
         sizes = {"d_model": 128, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
         sizes |= {"d_ff": 512, "norm_first": True, "max_len": 128}
         model_config = TransformerConfig(
-            src_tokenizer.vocab_size, tgt_tokenizer.vocab_size, **(sizes | self.model)
+            src_vocab_size=src_tokenizer.vocab_size,
+            tgt_vocab_size=tgt_tokenizer.vocab_size,
+            **(sizes | self.model),
         )
         generator = torch.Generator().manual_seed(config.seed)
         model = Transformer(model_config, generator).to(device)
@@ -78,7 +80,8 @@ def start_as_identity(model: nn.Module) -> None:
     Source: Zhang, Dauphin & Ma (2019), "Fixup Initialization", section 4. Used in chapter 16.
 
     Example:
-        >>> config = TransformerConfig(9, 9, d_model=12, num_heads=3, d_ff=16, norm_first=True)
+        >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 12, "d_ff": 16}
+        >>> config = TransformerConfig(**sizes, num_heads=3, norm_first=True)
         >>> model = Transformer(config, torch.Generator().manual_seed(0)).eval()
         >>> start_as_identity(model)
         >>> x = torch.linspace(-1, 1, 120).view(2, 5, 12)

@@ -20,10 +20,14 @@ LLAMA_SIZES = {"d_model": 4096, "num_heads": 32, "num_kv_heads": 8, "num_layers"
 MODELS = {
     "paper, base": BASE,
     "paper, big": mt.TransformerConfig(
-        37_000, 37_000, attention_bias=False, share_embeddings=True, **BIG_SIZES
+        src_vocab_size=37_000,
+        tgt_vocab_size=37_000,
+        attention_bias=False,
+        share_embeddings=True,
+        **BIG_SIZES,
     ),
     "GPT-2 small": GPT2Config(),
-    "Llama 3 8B": LlamaConfig(128_256, d_ff=14_336, tie_output=False, **LLAMA_SIZES),
+    "Llama 3 8B": LlamaConfig(vocab_size=128_256, d_ff=14_336, tie_output=False, **LLAMA_SIZES),
 }
 
 

@@ -38,14 +38,16 @@ def test_published_tokenizers_are_refused_where_tokens_have_names(export, tmp_pa
 @each_engine
 def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
     sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20}
-    bert = mt.models.BERT(mt.models.BERTConfig(30, **sizes))
+    bert = mt.models.BERT(mt.models.BERTConfig(vocab_size=30, **sizes))
     with pytest.raises(TypeError, match=r"a DecoderOnlyTransformer, got a BERT$"):
         export(bert, tmp_path / "engine")
 
 
 @each_by_layers
 def test_relatives_are_refused_where_layers_have_names(export, tmp_path):
-    gpt2 = mt.models.GPT2(mt.models.GPT2Config(30, d_model=12, num_heads=3, num_layers=2))
+    gpt2 = mt.models.GPT2(
+        mt.models.GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2)
+    )
     with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a pub"):
         export(gpt2, tmp_path / "engine")
 
@@ -61,7 +63,7 @@ def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
 @pytest.mark.parametrize("export", [ONNX, TORCH])
 def test_published_tokenizer_keeps_its_files(export, tmp_path):
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
-    config = mt.models.GPT2Config(31, d_model=12, num_heads=3, num_layers=1, max_len=16)
+    config = mt.models.GPT2Config(vocab_size=31, d_model=12, num_heads=3, num_layers=1, max_len=16)
     export(mt.TextGenerator(mt.models.GPT2(config), published), tmp_path / "engine")
     again = mt.models.PublishedTokenizer.from_pretrained(tmp_path / "engine")
     assert again.files == published.files

@@ -93,7 +93,11 @@ def test_causal_model_computes_and_writes_the_same(name, tmp_path):
 def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     words = mt.WordTokenizer.train(TEXTS)
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "share_embeddings": True}
-    model = mt.Transformer(mt.TransformerConfig(words.vocab_size, words.vocab_size, **sizes))
+    model = mt.Transformer(
+        mt.TransformerConfig(
+            src_vocab_size=words.vocab_size, tgt_vocab_size=words.vocab_size, **sizes
+        )
+    )
     to_transformers(mt.Translator(model, words, words), tmp_path / "both")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "both")
     assert theirs("c a b").input_ids == [*words.encode("c a b"), 2]

@@ -116,15 +116,29 @@ RELATIVES = {
             vocab_size=31, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2
         )
     ),
-    "GPT2": lambda: FAMILY.GPT2(FAMILY.GPT2Config(31, **SIZES, max_len=16)),
-    "Llama": lambda: FAMILY.Llama(FAMILY.LlamaConfig(31, **SIZES, num_kv_heads=1, max_len=16)),
+    "GPT2": lambda: FAMILY.GPT2(FAMILY.GPT2Config(vocab_size=31, **SIZES, max_len=16)),
+    "Llama": lambda: FAMILY.Llama(
+        FAMILY.LlamaConfig(vocab_size=31, **SIZES, num_kv_heads=1, max_len=16)
+    ),
     "Qwen3": lambda: FAMILY.Llama(
-        FAMILY.Qwen3Config(31, **SIZES, num_kv_heads=1, d_k=6, max_len=16)
+        FAMILY.Qwen3Config(vocab_size=31, **SIZES, num_kv_heads=1, d_k=6, max_len=16)
     ),
     "Marian": lambda: FAMILY.Marian(
-        FAMILY.MarianConfig(31, 12, 1, 2, **SIDES, pad_id=0, start_id=0)
+        FAMILY.MarianConfig(
+            vocab_size=31,
+            d_model=12,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            **SIDES,
+            pad_id=0,
+            start_id=0,
+        )
     ),
-    "BART": lambda: FAMILY.BART(FAMILY.BARTConfig(31, 12, 1, 2, **SIDES, pad_id=0)),
+    "BART": lambda: FAMILY.BART(
+        FAMILY.BARTConfig(
+            vocab_size=31, d_model=12, num_encoder_layers=1, num_decoder_layers=2, **SIDES, pad_id=0
+        )
+    ),
 }
 
 

@@ -201,7 +201,7 @@ def test_beam_search_is_theirs(tmp_path):
 
 def test_window_hides_what_is_too_far_back_and_layers_pass_it_on():
     """Three layers with a window of 3 see 3 · 2 positions back, and not one more."""
-    config = LlamaConfig(30, 12, 3, 3, 20, window=3)
+    config = LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=3, d_ff=20, window=3)
     model = published(Llama(config, torch.Generator().manual_seed(0)))
     ids = ids_of(30, 1, 11)
     before = model(ids)[0, 10]
@@ -212,14 +212,23 @@ def test_window_hides_what_is_too_far_back_and_layers_pass_it_on():
 
 
 def test_window_as_long_as_the_text_changes_nothing():
-    config = LlamaConfig(30, 12, 3, 2, 20)
+    config = LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, d_ff=20)
     model = published(Llama(config, torch.Generator().manual_seed(0)))
     other = published(Llama(replace(config, window=7), torch.Generator().manual_seed(0)))
     assert_close(other(IDS % 30), model(IDS % 30))
 
 
 def test_cache_with_a_window_writes_the_same_as_without_cache():
-    config = MistralConfig(30, 12, 3, 2, 20, num_kv_heads=1, max_len=30, window=4)
+    config = MistralConfig(
+        vocab_size=30,
+        d_model=12,
+        num_heads=3,
+        num_layers=2,
+        d_ff=20,
+        num_kv_heads=1,
+        max_len=30,
+        window=4,
+    )
     model = published(Llama(config, torch.Generator().manual_seed(0)), dtype=torch.float32)
     ids = pad_rows([[5, 6, 7, 8, 9, 10], [11, 12]], pad_id=-1)
     texts = generate(model, ids, max_new_tokens=9, stop_ids=[])
@@ -231,7 +240,14 @@ def test_cache_with_a_window_writes_the_same_as_without_cache():
 
 def test_scores_know_distances_alone():
     """The same text 13 positions later; with padding before it nothing is different."""
-    config = LlamaConfig(30, 24, 3, 2, 20, rotary=RotaryScaling(base=50.0))
+    config = LlamaConfig(
+        vocab_size=30,
+        d_model=24,
+        num_heads=3,
+        num_layers=2,
+        d_ff=20,
+        rotary=RotaryScaling(base=50.0),
+    )
     model = published(Llama(config, torch.Generator().manual_seed(0)))
     ids = IDS % 30
     later = torch.cat([torch.full((2, 13), -1), ids], dim=1)
@@ -240,7 +256,7 @@ def test_scores_know_distances_alone():
 
 
 def test_all_layers_share_one_table():
-    model = Llama(LlamaConfig(30, 12, 3, 4, 20))
+    model = Llama(LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=4, d_ff=20))
     assert len({id(layer.self_attention.rotary) for layer in model.decoder.layers}) == 1
 
 
@@ -480,22 +496,30 @@ def logits_of(model, ids):
 
 
 def test_what_the_relative_has_no_setting_for_is_not_saved(tmp_path):
-    model = Llama(LlamaConfig(30, 12, 3, 2, 20, window=3))
+    model = Llama(
+        LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, d_ff=20, window=3)
+    )
     with pytest.raises(ValueError, match="a llama has no setting for window=3"):
         model.save_pretrained(tmp_path)
     assert not (tmp_path / "config.json").exists()
 
 
 def test_table_put_in_by_hand_is_not_saved(tmp_path):
-    model = Llama(LlamaConfig(30, 12, 3, 2, 20))
+    model = Llama(LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, d_ff=20))
     model.decoder.layers[0].self_attention.rotary = RotaryScaling(base=9.0).encoding(4, 2048)
     with pytest.raises(ValueError, match=r"rotary.table is not what the configuration says"):
         model.save_pretrained(tmp_path)
 
 
 def test_starting_values():
-    model = Llama(LlamaConfig(200, 60, 3, 2, 90), torch.Generator().manual_seed(0))
-    again = Llama(LlamaConfig(200, 60, 3, 2, 90), torch.Generator().manual_seed(0))
+    model = Llama(
+        LlamaConfig(vocab_size=200, d_model=60, num_heads=3, num_layers=2, d_ff=90),
+        torch.Generator().manual_seed(0),
+    )
+    again = Llama(
+        LlamaConfig(vocab_size=200, d_model=60, num_heads=3, num_layers=2, d_ff=90),
+        torch.Generator().manual_seed(0),
+    )
     for (name, parameter), other in zip(model.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(parameter, other)
         if name.endswith("norm.weight"):

@@ -260,7 +260,19 @@ def test_sines_come_before_cosines(d_model):
     sizes = SIZES | OPUS | {"d_model": d_model, "max_position_embeddings": 300}
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     theirs = transformers.MarianMTModel(transformers.MarianConfig(**(sizes | heads)))
-    config = MarianConfig(37, d_model, 1, 1, 1, 1, 8, 8, max_len=300, pad_id=36, start_id=36)
+    config = MarianConfig(
+        vocab_size=37,
+        d_model=d_model,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        encoder_num_heads=1,
+        decoder_num_heads=1,
+        encoder_d_ff=8,
+        decoder_d_ff=8,
+        max_len=300,
+        pad_id=36,
+        start_id=36,
+    )
     table = Marian(config).positions.table
     assert_close(table, theirs.model.encoder.embed_positions.create_weight(), 1e-7)
     assert not table[0, : (d_model + 1) // 2].any()
@@ -439,8 +451,8 @@ def test_output_that_is_not_tied_is_refused(folder):
 
 def test_what_would_be_lost_is_not_saved(folder):
     model = folder.kind.from_pretrained(folder.path)
-    model.tgt_embedding.scale = 2.0
-    with pytest.raises(ValueError, match=r"tgt_embedding.scale is not what .* 2.0, expected 1.0"):
+    model.src_embedding.scale = 2.0
+    with pytest.raises(ValueError, match=r"src_embedding.scale is not what .* 2.0, expected 1.0"):
         model.save_pretrained(folder.path)
 
 
@@ -449,9 +461,11 @@ def test_what_would_be_lost_is_not_saved(folder):
 
 def test_starting_values_are_the_published_ones():
     generator = torch.Generator().manual_seed(0)
-    sizes = (200, 60, 2, 3, 3, 2, 90, 80)
-    marian = Marian(MarianConfig(*sizes, pad_id=199, start_id=199), generator)
-    bart = BART(BARTConfig(*sizes), generator)
+    sizes = {"vocab_size": 200, "d_model": 60, "num_encoder_layers": 2, "num_decoder_layers": 3}
+    sizes |= {"encoder_num_heads": 3, "decoder_num_heads": 2}
+    sizes |= {"encoder_d_ff": 90, "decoder_d_ff": 80}
+    marian = Marian(MarianConfig(**sizes, pad_id=199, start_id=199), generator)
+    bart = BART(BARTConfig(**sizes), generator)
     for weight, std in (
         (bart.src_embedding.weight, 0.02),
         (bart.tgt_positions.weight, 0.02),

@@ -156,13 +156,32 @@ def test_cells_of_the_page_run(name, tmp_path, capsys):
 SIZES = {
     "openai-community/gpt2": models.GPT2Config(),
     "HuggingFaceTB/SmolLM2-135M": models.LlamaConfig(
-        49_152, 576, 9, 30, 1536, num_kv_heads=3, tie_output=True
+        vocab_size=49_152,
+        d_model=576,
+        num_heads=9,
+        num_layers=30,
+        d_ff=1536,
+        num_kv_heads=3,
+        tie_output=True,
     ),
     "Qwen/Qwen2.5-0.5B": models.Qwen2Config(
-        151_936, 896, 14, 24, 4864, num_kv_heads=2, tie_output=True
+        vocab_size=151_936,
+        d_model=896,
+        num_heads=14,
+        num_layers=24,
+        d_ff=4864,
+        num_kv_heads=2,
+        tie_output=True,
     ),
     "Qwen/Qwen3-0.6B": models.Qwen3Config(
-        151_936, 1024, 16, 28, 3072, num_kv_heads=8, d_k=128, tie_output=True
+        vocab_size=151_936,
+        d_model=1024,
+        num_heads=16,
+        num_layers=28,
+        d_ff=3072,
+        num_kv_heads=8,
+        d_k=128,
+        tie_output=True,
     ),
     "google-bert/bert-base-uncased": models.BERTConfig(),
     "distilbert/distilbert-base-uncased": models.DistilBERTConfig(),
@@ -174,9 +193,28 @@ SIZES = {
         d_ff=1024, num_heads=6, num_encoder_layers=8, network="gated-gelu", tie_output=False
     ),
     "Helsinki-NLP/opus-mt-de-en": models.MarianConfig(
-        58_101, 512, 6, 6, 8, 8, 2048, 2048, 512, "swish", True
+        vocab_size=58_101,
+        d_model=512,
+        num_encoder_layers=6,
+        num_decoder_layers=6,
+        encoder_num_heads=8,
+        decoder_num_heads=8,
+        encoder_d_ff=2048,
+        decoder_d_ff=2048,
+        max_len=512,
+        activation="swish",
+        scale_embedding=True,
     ),
-    "facebook/bart-base": models.BARTConfig(50_265, 768, 6, 6, 12, 12, 3072, 3072),
+    "facebook/bart-base": models.BARTConfig(
+        vocab_size=50_265,
+        d_model=768,
+        num_encoder_layers=6,
+        num_decoder_layers=6,
+        encoder_num_heads=12,
+        decoder_num_heads=12,
+        encoder_d_ff=3072,
+        decoder_d_ff=3072,
+    ),
     "google/vit-base-patch16-224": models.ViTConfig(num_classes=1000),
 }
 """The configurations of the models in the list."""

@@ -138,7 +138,7 @@ def test_what_is_saved_reads_back_on_both_sides(pair):
 def test_their_labels_are_targets_of_cross_entropy():
     theirs = theirs_of()
     labels = torch.tensor([4, 0, 2, 1])
-    pictures = pictures_of(ViTConfig(8, 2, 1))
+    pictures = pictures_of(ViTConfig(image_size=8, patch_size=2, num_channels=1))
     expected = theirs(pictures, labels=labels)
     assert_close(F.cross_entropy(expected.logits, labels), expected.loss)
 
@@ -211,7 +211,9 @@ def test_positions_of_a_rectangle_are_stretched_as_one():
 
 def small(seed=0, **changes):
     options = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20, "num_classes": 5}
-    config = ViTConfig(Rectangle(6, 8), patch_size=Rectangle(3, 2), **(options | changes))
+    config = ViTConfig(
+        image_size=Rectangle(6, 8), patch_size=Rectangle(3, 2), **(options | changes)
+    )
     return published(ViT(config, torch.Generator().manual_seed(seed)))
 
 
@@ -260,7 +262,9 @@ def test_maps_have_a_row_for_the_class_token_and_each_patch():
 
 
 def test_starting_values_are_the_authors():
-    config = ViTConfig(16, patch_size=2, d_model=120, num_heads=3, num_layers=1, d_ff=200)
+    config = ViTConfig(
+        image_size=16, patch_size=2, d_model=120, num_heads=3, num_layers=1, d_ff=200
+    )
     model = ViT(config, torch.Generator().manual_seed(0))
     layer = model.encoder.layers[0]
     for weight, std in (
@@ -280,7 +284,17 @@ def test_starting_values_are_the_authors():
 @pytest.mark.slow
 def test_it_learns_where_a_bright_patch_is():
     model = ViT(
-        ViTConfig(6, 2, 1, num_classes=9, d_model=24, num_heads=3, num_layers=2, d_ff=48, eps=1e-6),
+        ViTConfig(
+            image_size=6,
+            patch_size=2,
+            num_channels=1,
+            num_classes=9,
+            d_model=24,
+            num_heads=3,
+            num_layers=2,
+            d_ff=48,
+            eps=1e-6,
+        ),
         torch.Generator().manual_seed(0),
     )
     generator = torch.Generator().manual_seed(1)
@@ -352,7 +366,7 @@ def test_unknown_head_is_refused():
     with pytest.raises(ValueError, match=r"head must be one of .*'none'\), got 'mean'"):
         ViTConfig(head="mean")
     with pytest.raises(TypeError, match=r"image_size must be int or Rectangle, got \(6, 8\)"):
-        ViTConfig((6, 8))
+        ViTConfig(image_size=(6, 8))
 
 
 @pytest.mark.parametrize(
