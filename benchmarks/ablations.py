@@ -38,7 +38,6 @@ Each line of the file is one run, an object:
   without smoothing and dropout; per_character, the same in nats a character, which can be compared
   between vocabularies; right, the share of held-out pairs that are written without a mistake, of
   "text" the share of next tokens that are guessed (not at a third).
-- fast: whether the fast way of training served; where not, times cannot be compared.
 - cpu_seconds: of training and measuring, on one thread; made: date, python, torch,
   minitransformer, threads, processor and its instructions.
 """
@@ -67,7 +66,6 @@ from ablation_settings import BASELINE, BASELINES, CHANGES, FACTORS, Setting, se
 from torch import Tensor
 
 import minitransformer as mt
-from minitransformer import fast
 from minitransformer.files import locked
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -430,7 +428,6 @@ def train(run: Run) -> dict[str, Any]:
         "unigram": round(task.unigram, 5),
         "outcome": outcome,
         "looks": [{name: round(value, 5) for name, value in row.items()} for row in looks],
-        "fast": fast.serves(model),
         "cpu_seconds": round(time.process_time() - begun, 2),
         "made": made(),
     }

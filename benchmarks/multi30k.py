@@ -132,7 +132,9 @@ def bleu_score(
 ) -> float:
     """BLEU of a model's translations."""
     sources = [pair.src for pair in pairs]
-    written = Translator(model, *tokenizers).translate(sources, num_beams=num_beams, alpha=alpha)
+    written = Translator(model, *tokenizers).translate(
+        sources, num_beams=num_beams, length_penalty=alpha
+    )
     return BLEU.corpus_score(written, [[pair.tgt for pair in pairs]]).score
 
 

@@ -11,7 +11,7 @@ what share of a step is matrix products, in a profile.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from functools import partial
@@ -39,6 +39,7 @@ from torch.profiler import ProfilerActivity, profile
 from minitransformer import (
     BPETokenizer,
     Dropout,
+    KVCache,
     MultiHeadAttention,
     PackedMask,
     Packing,
@@ -48,8 +49,6 @@ from minitransformer import (
     label_smoothing_loss,
     next_token_loss,
 )
-from minitransformer.fast.reserved_cache import ReservedCache
-from minitransformer.fast.turned import KEPT, turned
 from minitransformer.packing import PACKABLE
 
 WITHOUT = "without"
@@ -99,21 +98,6 @@ def one_projection_everywhere() -> Iterator[None]:
         patch.dict(PACKABLE, {forward: PACKABLE[FORWARD]}),
     ):
         yield
-
-
-def turned_anew(maps: Sequence[nn.Module]) -> Tensor:
-    """`turned` for each text again."""
-    KEPT.clear()
-    return turned(maps)
-
-
-def selected_in_place(cache: ReservedCache, rows: Tensor) -> None:
-    """`ReservedCache.select` within one store: copied out, then copied back."""
-    n, store = rows.size(0), cache.store
-    filled = store[rows, :, : cache.length]
-    store = store[:n] if n <= store.size(0) else store.new_empty(n, *store.shape[1:])
-    store[:, :, : cache.length] = filled
-    cache.hold(store)
 
 
 def switched(
@@ -196,30 +180,20 @@ def generation_rows() -> Iterator[Row]:
     """What is done to writing."""
     model = translator(256, 3, norm_first=False).eval()
 
-    def write(rows: int, num_beams: int = 1, length: int = 64) -> Callable[[], Tensor]:
+    def write(model: Any, rows: int, num_beams: int) -> Callable[[], Tensor]:
         src = torch.randint(5, VOCAB_SIZE, (rows, 24))
-        options = {"max_new_tokens": length, "min_new_tokens": length, "num_beams": num_beams}
+        options = {"max_new_tokens": 64, "min_new_tokens": 64, "num_beams": num_beams}
         return partial(generate, model, src, **options)
 
-    module = "minitransformer.fast.single_position"
-    yield switched("1 text: plainly", write(1), fast.disabled)
-    for rows, num_beams, name in ((1, 1, "1 text"), (1, 4, "beam 4"), (16, 1, "16 texts")):
+    for name, rows, num_beams in (("1 text", 1, 1), ("beam 4", 1, 4), ("16 texts", 16, 1)):
+        calls = {OURS: write(fast.prepare(model), rows, num_beams)}
+        yield Row(f"{name}: the modules", calls | {WITHOUT: write(model, rows, num_beams)})
+    for name, rows, num_beams in (("1 text", 1, 1), ("16 texts", 16, 1), ("32 texts", 32, 4)):
         yield switched(
-            f"{name}: weights as they lie",
-            write(rows, num_beams),
-            lambda: patch(f"{module}.can_be_kept", return_value=False),
+            f"{name}, beam {num_beams}: torch.cat",
+            write(model, rows, num_beams),
+            lambda: patch("minitransformer.decoding.KVCache", lambda _: KVCache()),
         )
-    for length in (8, 64):
-        yield switched(
-            f"1 text of {length}: weights turned for each text",
-            write(1, length=length),
-            lambda: patch(f"{module}.turned", turned_anew),
-        )
-    yield switched(
-        "32 texts, beam 4: one store",
-        write(32, 4),
-        lambda: patch.object(ReservedCache, "select", selected_in_place),
-    )
 
 
 def output_rows() -> Iterator[Row]:

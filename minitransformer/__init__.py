@@ -57,8 +57,7 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 minitransformer train` trains a real translator in minutes.
 
 Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
-beside them (see their own `help`): `tasks` has the data; `fast` computes the same with less work,
-and `fast.disabled()` is a context in which everything goes the plain way; `models` has the
+beside them (see their own `help`): `tasks` has the data; `models` has the
 relatives, whose published weights `published` reads; `efficient_attention` has attentions for long
 texts; `export` writes a trained model for other engines; `parallel` trains on many processes.
 
@@ -82,7 +81,7 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `checkpoint`, `files` | 9 | saving a training; files that are whole, or not there |
 | `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
-| `decoding` | 10 | a text while it is written; the cache of keys and values |
+| `cache`, `decoding` | 10 | keys and values of earlier positions; texts while they are decoded |
 | `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
 | `inference` | 10 | decoding with a trained model |
 | `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
@@ -95,7 +94,8 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `published` | | a room: what their files hold |
 | `parallel` | | a room: training on many processes, by PyTorch's engine |
 | `packing` | | a batch without its padding |
-| `export`, `fast` | | rooms: to other engines; decoding around the modules |
+| `fast` | | one text decoded with less around the products |
+| `export` | | a room: to other engines |
 
 Masks are boolean and True means "may attend", everywhere.
 """
@@ -112,8 +112,9 @@ from minitransformer.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from minitransformer.beam_search import beam_search, length_penalty
+from minitransformer.beam_search import beam_search, length_normalisation
 from minitransformer.byte_pair_encoding import BPETokenizer
+from minitransformer.cache import KVCache
 from minitransformer.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
 from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
@@ -128,7 +129,6 @@ from minitransformer.data import (
     token_stream,
 )
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.decoding import KVCache
 from minitransformer.diagnosis import Diagnosis, Finding, diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
@@ -248,7 +248,7 @@ __all__ = [
     "grammar_sentences",
     "label_smoothing_loss",
     "layer_norm",
-    "length_penalty",
+    "length_normalisation",
     "linear_cross_entropy",
     "linear_schedule",
     "load_checkpoint",

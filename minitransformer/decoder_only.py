@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from minitransformer.attention import Mask, causal_mask
+from minitransformer.cache import KVCache
 from minitransformer.checks import check_ids, check_padding
 from minitransformer.config import TransformerConfig
-from minitransformer.decoding import KVCache
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.transformer import TokenModel, cached_length

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from minitransformer.attention import Mask
+from minitransformer.cache import KVCache
 from minitransformer.checks import check_at_least_1
-from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.feed_forward import FeedForward
 from minitransformer.layer_norm import LayerNorm, Norm, ResidualConnection, RMSNorm
@@ -134,7 +134,8 @@ class DecoderLayer(nn.Module):
 
         Args:
             tgt: (b, t, d); with a cache, only the positions that it does not hold yet.
-            memory: the encoder's output, (b, s, d).
+            memory: the encoder's output, (b, s, d); with a cache, as many consecutive rows of
+                `tgt` may share each of its rows.
             tgt_mask: boolean, broadcastable to (b, h, t, t), or to (b, h, t, cached + t) with
                 a cache; True = may be attended. Or "causal".
             memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended.
@@ -144,8 +145,23 @@ class DecoderLayer(nn.Module):
             (b, t, d).
         """
         x = self.residual_1(tgt, lambda x: self.self_attention(x, x, x, tgt_mask, cache))
-        x = self.residual_2(x, lambda x: self.cross_attention(x, memory, memory, memory_mask))
+        x = self.residual_2(x, lambda x: self.attend_memory(x, memory, memory_mask, cache))
         return self.residual_3(x, self.feed_forward)
+
+    def attend_memory(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        memory_mask: Mask | PackedMask | None,
+        cache: KVCache | None,
+    ) -> Tensor:
+        """Cross-attention; with a cache, the memory's keys and values are computed once."""
+        if cache is None:
+            return self.cross_attention(x, memory, memory, memory_mask)
+        # Rows that share a source are more queries of its keys: (b·n, t, d) → (b, n·t, d).
+        queries = x.reshape(memory.size(0), -1, x.size(-1))
+        new = memory[:, cache.memory.length :]  # (b, s, d), later (b, 0, d)
+        return self.cross_attention(queries, new, new, memory_mask, cache.memory).view_as(x)
 
 
 class Encoder(nn.Module):

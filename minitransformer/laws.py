@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.attention import ScaledDotProductAttention, attention_weights
+from minitransformer.cache import KVCache
 from minitransformer.case import Case, Found, change
-from minitransformer.decoding import KVCache
 from minitransformer.inspection import record_attention
 
 __all__ = ["LAWS"]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import Backend, Mask, ScaledDotProductAttention, as_tensor
+from minitransformer.cache import KVCache
 from minitransformer.checks import check_at_least_1, check_axes
-from minitransformer.decoding import KVCache
 from minitransformer.packing import PACKABLE, PackedMask
 
 __all__ = ["MultiHeadAttention"]
@@ -127,31 +127,35 @@ class MultiHeadAttention(nn.Module):
             TypeError: if `mask` is not boolean.
             ValueError: if a width is not d_model, or shapes do not fit together.
         """
-        check_axes(query=query, key=key, value=value)
         for name, x in (("query", query), ("key", key), ("value", value)):
-            if x.size(-1) != self.d_model:
+            if x.dim() < 2 or x.size(-1) != self.d_model:
+                check_axes(**{name: x})
                 raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")
-        queries, keys, values = self.w_q(query), self.w_k(key), self.w_v(value)
         packed = mask if isinstance(mask, PackedMask) else None
+        seen = mask.mask if isinstance(mask, PackedMask) else mask
+        start = 0 if cache is None else cache.length
+        queries = self.w_q(query)
         if packed is not None:
-            mask, queries = packed.mask, packed.queries.unpack(queries)
-            keys, values = packed.keys.unpack(keys), packed.keys.unpack(values)
-        queries, keys, values = map(self.split_heads, (queries, keys, values))
-        queries, keys = self.prepare(queries, keys, 0 if cache is None else cache.length)
-        if cache is not None:
-            keys, values = cache.extend(keys, values)
-        heads = self.attend(queries, keys, values, mask).transpose(-3, -2).flatten(-2)
+            queries = packed.queries.unpack(queries)
+        queries = self.prepare(queries, self.norm_q, start)  # (b, h, q, e)
+        if cache is not None and key.size(-2) == 0:  # the cache holds all there is
+            keys, values = cache.keys, cache.values
+        else:
+            keys, values = self.w_k(key), self.w_v(value)
+            if packed is not None:
+                keys, values = packed.keys.unpack(keys), packed.keys.unpack(values)
+            keys = self.prepare(keys, self.norm_k, start)  # (b, kv heads, k, e)
+            values = self.split_heads(values)
+            if cache is not None:
+                keys, values = cache.extend(keys, values)
+        heads = self.attend(queries, keys, values, seen).transpose(-3, -2).flatten(-2)
         return self.w_o(heads if packed is None else packed.queries.pack(heads))
 
-    def prepare(self, queries: Tensor, keys: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Norm and rotate queries and keys, (b, heads, n, e), of positions start, start+1, ..."""
-        if self.norm_q is not None:
-            queries = self.norm_q(queries)
-        if self.norm_k is not None:
-            keys = self.norm_k(keys)
-        if self.rotary is not None:
-            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
-        return queries, keys
+    def prepare(self, x: Tensor, norm: nn.Module | None, start: int = 0) -> Tensor:
+        """Queries or keys, (b, n, heads·e) → (b, heads, n, e), normed, rotated from `start`."""
+        x = self.split_heads(x)
+        x = x if norm is None else norm(x)
+        return x if self.rotary is None else self.rotary(x, start)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
         """What each head brings, (b, h, q, e), of keys and values (b, kv heads, k, e)."""

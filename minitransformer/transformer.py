@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import padding_mask
+from minitransformer.cache import KVCache
 from minitransformer.checks import check_ids, check_padding, check_rows
 from minitransformer.config import TransformerConfig
-from minitransformer.decoding import KVCache
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer

@@ -115,7 +115,6 @@ ROOMS = (
     "efficient_attention",
     "exercises",
     "export",
-    "fast",
     "models",
     "parallel",
     "published",

@@ -94,7 +94,6 @@ def fake_row(program, run, loss):
         "outcome": "ended" if math.isfinite(loss) else "stopped",
         "looks": looks,
         "texts": "the same",
-        "fast": True,
         "made": {"torch": "2", "processor": "one", "instructions": "AVX2"},
         "cpu_seconds": 1.0,
     }
@@ -366,14 +365,13 @@ def test_a_tiny_run_writes_all_fields(settings, program, tmp_path, monkeypatch, 
     program.main()
     (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     fields = {"task", "factor", "setting", "seed", "rate", "changes", "plan", "texts"}
-    fields |= {"parameters", "unigram", "outcome", "looks", "fast", "cpu_seconds", "made"}
+    fields |= {"parameters", "unigram", "outcome", "looks", "cpu_seconds", "made"}
     assert row.keys() == fields
     assert all(name in program.__doc__ for name in fields)
     assert (row["setting"], row["factor"]) == ("ALiBi", "positions")
     assert (row["rate"], row["seed"]) == (0.5, 3)
     assert row["changes"] == {"model": {"positional_encoding": "alibi"}}
     assert row["outcome"] == "ended"
-    assert row["fast"]
     assert [look["step"] for look in row["looks"]] == [2, 2, 3, 6]
     assert [("right" in look) for look in row["looks"]] == [True, False, True, True]
     assert 3 < row["unigram"] < row["looks"][-1]["loss"] < 10

@@ -10,7 +10,7 @@ from minitransformer import (
     Transformer,
     TransformerConfig,
     generate,
-    length_penalty,
+    length_normalisation,
     pad_rows,
 )
 
@@ -69,7 +69,7 @@ def test_wide_beam_equals_exhaustive_search(tiny, alpha, min_new_tokens):
     expected = []
     for src in SOURCES:
         scores = [
-            log_prob / length_penalty(len(text), alpha)
+            log_prob / length_normalisation(len(text), alpha)
             for log_prob, text in zip(log_probs(tiny, src[src != 0], texts), texts, strict=True)
         ]
         expected.append(max(zip(scores, texts, strict=True))[1])
@@ -79,7 +79,7 @@ def test_wide_beam_equals_exhaustive_search(tiny, alpha, min_new_tokens):
         max_new_tokens=LONGEST,
         min_new_tokens=min_new_tokens,
         num_beams=VOCAB_SIZE**LONGEST,
-        alpha=alpha,
+        length_penalty=alpha,
     )
     assert found.tolist() == pad_rows(expected).tolist()
 
@@ -87,7 +87,9 @@ def test_wide_beam_equals_exhaustive_search(tiny, alpha, min_new_tokens):
 def test_answers_differ_from_greedy_or_by_length_penalty(tiny):
     """Else the test above could not tell beam search from anything else."""
     options = {"max_new_tokens": LONGEST, "num_beams": VOCAB_SIZE**LONGEST}
-    found = [generate(tiny, SOURCES, alpha=alpha, **options).tolist() for alpha in (0.0, 2.0)]
+    found = [
+        generate(tiny, SOURCES, length_penalty=alpha, **options).tolist() for alpha in (0.0, 2.0)
+    ]
     greedy = generate(tiny, SOURCES, max_new_tokens=LONGEST).tolist()
     assert found[0] != greedy
     assert len({str(row) for rows in found for row in rows}) > 2
@@ -114,12 +116,12 @@ def test_equals_a_search_with_lists_and_without_cache(tiny, num_beams):
             options = sorted(zip(log_probs(tiny, real, texts), texts, strict=True), reverse=True)
             last = length == longest
             ended += [
-                (score / length_penalty(length, alpha), text)
+                (score / length_normalisation(length, alpha), text)
                 for score, text in options[:num_beams]
                 if text[-1] == 2 or last
             ]
             beams = [(s, text) for s, text in options if text[-1] != 2][:num_beams]
-        settings = {"max_new_tokens": longest, "num_beams": num_beams, "alpha": alpha}
+        settings = {"max_new_tokens": longest, "num_beams": num_beams, "length_penalty": alpha}
         assert generate(tiny, real[None], **settings).tolist() == [max(ended)[1]]
 
 
@@ -128,7 +130,7 @@ def test_wider_beam_finds_texts_as_probable_or_more(tiny):
         real = src[src != 0]
         best = []
         for num_beams in (1, 5**5):
-            options = {"max_new_tokens": 5, "num_beams": num_beams, "alpha": 0.0}
+            options = {"max_new_tokens": 5, "num_beams": num_beams, "length_penalty": 0.0}
             (text,) = generate(tiny, real[None], **options).tolist()
             best += log_probs(tiny, real, [text])
         assert best[1] >= best[0] - 1e-5
@@ -151,5 +153,5 @@ def test_search_is_the_same_with_rows_and_sources_that_leave():
 
 
 @pytest.mark.parametrize(("length", "alpha"), [(1, 0.6), (7, 0.0), (7, 1.0), (31, 0.6)])
-def test_length_penalty_is_equation_14(length, alpha):
-    assert length_penalty(length, alpha) == pytest.approx((5 + length) ** alpha / 6**alpha)
+def test_length_normalisation_is_equation_14(length, alpha):
+    assert length_normalisation(length, alpha) == pytest.approx((5 + length) ** alpha / 6**alpha)

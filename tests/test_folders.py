@@ -9,7 +9,7 @@ import minitransformer
 
 PACKAGE = Path(minitransformer.__file__).parent
 FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-KNOWS = {"models": {"published"}, "export": {"models", "published"}, "": {"fast"}}
+KNOWS = {"models": {"published"}, "export": {"models", "published"}}
 """The folders that a folder imports, beside the modules of the package itself."""
 
 

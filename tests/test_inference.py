@@ -2,7 +2,6 @@
 
 import inspect
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -28,7 +27,6 @@ from minitransformer import (
     Translator,
     WordTokenizer,
     encode_pairs,
-    fast,
     generate,
     inference,
     next_token_loss,
@@ -41,8 +39,7 @@ from minitransformer import (
     suppress_tokens,
     token_stream,
 )
-from minitransformer.decoding import WholeTexts
-from minitransformer.fast import Decoding
+from minitransformer.decoding import CachedDecoding
 from minitransformer.inspection import evaluating
 from minitransformer.models import GPT2, GPT2Config, Llama, LlamaConfig
 
@@ -180,12 +177,11 @@ def test_model_can_be_trained_on_what_it_wrote(changes, options):
     new[0, 0] = 5
 
 
-def test_what_was_recorded_while_writing_can_be_trained_on():
+def test_what_was_recorded_while_decoding_can_be_trained_on():
     model = small_model()
-    with record_attention(model) as maps, evaluating(model):
+    with record_attention(model) as maps:
         generate(model, SRC_IDS, max_new_tokens=6)
-        logits = WholeTexts(model, SRC_IDS, 1, max_new_tokens=6)(None)
-    assert not any(tensor.is_inference() for tensor in (logits, *maps.values()))
+    assert not any(tensor.is_inference() for tensor in maps.values())
 
 
 PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
@@ -233,23 +229,17 @@ def test_length_stays_within_the_limits(options, length):
             assert len(real) == 7 or real[-1] >= 20
 
 
-@pytest.mark.parametrize("kind", [Decoding, WholeTexts])
-def test_rows_that_have_ended_are_not_computed_any_more(copier, kind, monkeypatch):
+def test_rows_that_have_ended_are_not_computed_any_more(copier, monkeypatch):
     model, _, _, src_ids = copier
     sizes = []
 
-    class Counted(kind):
-        def __call__(self, tokens):
-            logits = super().__call__(tokens)
-            sizes.append(len(logits))
-            return logits
+    class Counted(CachedDecoding):
+        def __call__(self, ids):
+            sizes.append(len(ids))
+            return super().__call__(ids)
 
-    if kind is Decoding:
-        monkeypatch.setattr(inference, "decoding_of", lambda model: Counted)
-    else:
-        monkeypatch.setattr(inference, "WholeTexts", Counted)
-    with nullcontext() if kind is Decoding else fast.disabled():
-        generate(model, src_ids, max_new_tokens=9)
+    monkeypatch.setattr(inference, "CachedDecoding", Counted)
+    generate(model, src_ids, max_new_tokens=9)
     # Of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.
     assert sizes == [10, 10, 7, 4, 2]
 
@@ -293,6 +283,18 @@ def test_generator_decides_the_draw_and_the_global_state_stays():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("has_encoder", [True, False], ids=["pairs", "texts"])
+def test_several_samples_of_a_row_are_those_of_the_row_taken_several_times(has_encoder):
+    model, ids = (small_model(), SRC_IDS) if has_encoder else (decoder_only_model(), PROMPTS)
+    options = {"max_new_tokens": 8, "temperature": 1.0, "stop_ids": list(range(2, 9))}
+    samples, repeated = (
+        generate(model, rows, generator=torch.Generator().manual_seed(5), **options, **more)
+        for rows, more in ((ids, {"num_samples": 3}), (ids.repeat_interleave(3, 0), {}))
+    )
+    assert torch.equal(samples, repeated)
+    assert len(samples.unique(dim=0)) > len(ids)
 
 
 @pytest.mark.parametrize("temperature", [1e-9, 1e-40, 1e-320])
@@ -358,23 +360,27 @@ def test_with_a_table_its_end_is_the_end(scheme):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1 and finite, got 0"),
         ({"max_new_tokens": 17}, "1 tokens and max_new_tokens=17 take 17 positions.* max_len=16"),
-        ({"min_new_tokens": 0}, "min_new_tokens must be at least 1, got 0"),
-        ({"min_new_tokens": 7}, "max_new_tokens must be at least 7, got 6"),
-        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
-        ({"num_beams": 2, "alpha": -0.1}, r"alpha must be at least 0, got -0\.1"),
-        ({"temperature": -1.0}, r"temperature must be at least 0, got -1\.0"),
-        ({"temperature": float("nan")}, "temperature must be at least 0, got nan"),
-        ({"temperature": float("inf")}, "temperature must be finite, got inf"),
-        ({"num_beams": 2, "alpha": float("inf")}, "alpha must be finite, got inf"),
-        ({"max_new_tokens": float("inf")}, "max_new_tokens must be finite, got inf"),
+        ({"min_new_tokens": 0}, "min_new_tokens must be at least 1 and finite, got 0"),
+        ({"min_new_tokens": 7}, "max_new_tokens must be at least 7 and finite, got 6"),
+        ({"num_beams": 0}, "num_beams must be at least 1 and finite, got 0"),
+        (
+            {"num_beams": 2, "length_penalty": -0.1},
+            r"length_penalty must .* got -0\.1",
+        ),
+        ({"temperature": -1.0}, r"temperature must be at least 0 .* got -1\.0"),
+        ({"temperature": float("nan")}, "temperature must be at least 0 .* got nan"),
+        ({"temperature": float("inf")}, "temperature .* finite, got inf"),
+        ({"num_beams": 2, "length_penalty": float("inf")}, "length_penalty .* finite, got inf"),
+        ({"max_new_tokens": float("inf")}, "max_new_tokens .* finite, got inf"),
         ({"max_new_tokens": None, "min_new_tokens": 17}, "max_new_tokens=17 take 17 positions"),
         (
             {"min_new_tokens": 2, "stop_ids": range(1, 31)},
             "min_new_tokens=2 needs a token .* pad_id=0 and stop_ids are all 31 there are",
         ),
         ({"num_beams": 2, "temperature": 1.0}, r"num_beams=2 needs temperature 0, got 1\.0"),
+        ({"num_samples": 2}, "num_samples=2 needs a temperature above 0, got 0"),
         ({"top_k": 3}, "top_k=3 needs a temperature above 0, got 0"),
         ({"top_p": 0.9}, r"top_p=0\.9 needs a temperature above 0, got 0"),
         ({"min_p": 0.1}, r"min_p=0\.1 needs a temperature above 0, got 0"),
@@ -643,28 +649,26 @@ HOLES = {"left": [[0, 0, 5, 6], [4, 3, 5, 6]], "one": [[0, 5], [4, 6]], "inside"
 
 
 @pytest.mark.parametrize("rows", HOLES.values(), ids=HOLES.keys())
-@pytest.mark.parametrize("is_open", [True, False], ids=["fast", "plain"])
-def test_padding_before_a_token_is_refused_everywhere(rows, is_open):
+def test_padding_before_a_token_is_refused_everywhere(rows):
     ids = torch.tensor(rows)
     right = ids.masked_fill(ids == 0, 9)
     writer, model = decoder_only_model(), small_model()
-    with nullcontext() if is_open else fast.disabled():
-        for name, call in {
-            "ids": lambda: writer(ids),
-            "ids ": lambda: next_token_loss(writer, ids, right, smoothing=0.1),
-            "prompts": lambda: generate(writer, ids, max_new_tokens=2),
-            "src_ids": lambda: model(ids, right),
-            "src_ids ": lambda: next_token_loss(model, ids, right, right, smoothing=0.1),
-            "src_ids  ": lambda: generate(model, ids, max_new_tokens=2),
-            "tgt_ids": lambda: model(right, ids),
-            "tgt_ids ": lambda: next_token_loss(model, right, ids, right, smoothing=0.1),
-        }.items():
-            message = f"^{name.strip()} must be filled on the right only, got pad_id=0 before"
-            with pytest.raises(ValueError, match=message):
-                call()
-        # Targets may all begin with it, and a mask says itself what may be seen.
-        model(right, torch.cat([torch.zeros_like(right[:, :1]), right], dim=1))
-        writer(ids, torch.ones(ids.size(1), ids.size(1), dtype=torch.bool).tril())
+    for name, call in {
+        "ids": lambda: writer(ids),
+        "ids ": lambda: next_token_loss(writer, ids, right, smoothing=0.1),
+        "prompts": lambda: generate(writer, ids, max_new_tokens=2),
+        "src_ids": lambda: model(ids, right),
+        "src_ids ": lambda: next_token_loss(model, ids, right, right, smoothing=0.1),
+        "src_ids  ": lambda: generate(model, ids, max_new_tokens=2),
+        "tgt_ids": lambda: model(right, ids),
+        "tgt_ids ": lambda: next_token_loss(model, right, ids, right, smoothing=0.1),
+    }.items():
+        message = f"^{name.strip()} must be filled on the right only, got pad_id=0 before"
+        with pytest.raises(ValueError, match=message):
+            call()
+    # Targets may all begin with it, and a mask says itself what may be seen.
+    model(right, torch.cat([torch.zeros_like(right[:, :1]), right], dim=1))
+    writer(ids, torch.ones(ids.size(1), ids.size(1), dtype=torch.bool).tril())
 
 
 PENALTIES = {
@@ -715,14 +719,12 @@ def test_modes_come_back_whatever_leaves_first():
     assert {name: module.training for name, module in model.named_modules()} == modes
 
 
-@pytest.mark.parametrize("is_open", [True, False], ids=["fast", "plain"])
-def test_threads_that_write_leave_a_model_in_its_mode(is_open):
+def test_threads_that_write_leave_a_model_in_its_mode():
     model = small_model(dropout=0.5).train()
     expected = generate(small_model(), SRC_IDS, max_new_tokens=6)
 
     def write(_):
-        with nullcontext() if is_open else fast.disabled():
-            return generate(model, SRC_IDS, max_new_tokens=6)
+        return generate(model, SRC_IDS, max_new_tokens=6)
 
     with ThreadPoolExecutor(8) as pool:
         for written in pool.map(write, range(16)):

@@ -1,6 +1,5 @@
 """Rules that know the text so far: equal to those of transformers, in every way of writing."""
 
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 
@@ -16,7 +15,6 @@ from transformers.generation import (
 )
 
 from minitransformer import (
-    fast,
     generate,
     min_p_filter,
     no_repeat_ngrams,
@@ -139,15 +137,6 @@ def written(has_encoder, rules, **options):
     return generate(model, ids, generator=generator, logits_processors=rules, **options)
 
 
-@each_way
-@each_model
-def test_the_fast_way_writes_what_the_plain_way_writes(has_encoder, options):
-    with_rules = written(has_encoder, RULES, **options)
-    with fast.disabled():
-        assert torch.equal(written(has_encoder, RULES, **options), with_rules)
-    assert not torch.equal(with_rules, written(has_encoder, [], **options))
-
-
 @pytest.mark.parametrize("options", WAYS[:2], ids=["greedy", "beams"])
 def test_a_row_in_a_batch_is_the_row_alone(options):
     together = written(False, RULES, **options).tolist()
@@ -177,9 +166,8 @@ def test_no_run_comes_twice_and_what_is_forbidden_never(has_encoder, options):
     assert any(repeats(row, prompt) for row, prompt in zip(without, prompts, strict=True))
 
 
-@pytest.mark.parametrize("plain", [False, True])
 @each_way
-def test_rules_see_the_text_so_far(options, plain):
+def test_rules_see_the_text_so_far(options):
     seen = []
 
     def look(ids, logits):
@@ -187,8 +175,7 @@ def test_rules_see_the_text_so_far(options, plain):
         assert logits.shape == (len(ids), 31)
         return logits
 
-    with fast.disabled() if plain else nullcontext():
-        rows = written(False, [look], stop_ids=(), **options)
+    rows = written(False, [look], stop_ids=(), **options)
     assert [ids.size(1) for ids in seen] == [*range(5, 14)]
     assert seen[0].tolist() == [
         [8, 3, 28, 5, 11],

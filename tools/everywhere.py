@@ -45,7 +45,6 @@ from check import ROOT, Stage
 # The tests whose numbers depend on the processor: layers, loss, training, decoding.
 NUMERICAL = (
     "efficient_attention/test_[!b]*.py",
-    "fast/*.py",
     "test_attention.py",
     "test_beam_search.py",
     "test_decoder_only.py",
@@ -53,6 +52,7 @@ NUMERICAL = (
     "test_dropout.py",
     "test_embeddings.py",
     "test_encoder_decoder.py",
+    "test_fast.py",
     "test_every_attention.py",
     "test_feed_forward.py",
     "test_generate.py",

@@ -22,7 +22,7 @@ from torch import Tensor
 import minitransformer as mt
 from minitransformer.beam_search import beam_search
 from minitransformer.byte_pair_encoding import learn_merges
-from minitransformer.fast import Decoding
+from minitransformer.decoding import CachedDecoding
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
 
@@ -104,17 +104,16 @@ def beginner(steps: int = 175) -> tuple[mt.Transformer, mt.WordTokenizer, mt.BPE
 class Recorder:
     """The model's side of a beam search, which notes what may follow each beginning."""
 
-    def __init__(self, step: Decoding, following: dict[tuple[int, ...], Tensor]) -> None:
-        self.step = step
+    def __init__(self, step: CachedDecoding, following: dict[tuple[int, ...], Tensor]) -> None:
+        self.step, self.prompts = step, step.prompts
         self.following = following
         self.texts: list[tuple[int, ...]] = [()]
 
-    def __call__(self, tokens: Tensor | None) -> Tensor:
-        if tokens is not None:
-            self.texts = [
-                (*text, token) for text, token in zip(self.texts, tokens.tolist(), strict=True)
-            ]
-        logits = self.step(tokens)
+    def __call__(self, ids: Tensor) -> Tensor:
+        if ids is not self.prompts:
+            new = ids[:, 0].tolist()
+            self.texts = [(*text, token) for text, token in zip(self.texts, new, strict=True)]
+        logits = self.step(ids)
         self.following.update(zip(self.texts, logits.log_softmax(dim=-1), strict=True))
         return logits
 
@@ -140,10 +139,9 @@ def beam_tree(
     for width in range(1, WIDEST + 1):
         for alpha in ALPHAS:
             beam_search(
-                Recorder(Decoding(model, src, tgt_tokenizer.bos_id, LONGEST), following),
-                torch.empty(1, 0, dtype=torch.int64),
+                Recorder(CachedDecoding(model, src, tgt_tokenizer.bos_id, LONGEST), following),
                 num_beams=width,
-                alpha=alpha,
+                length_penalty=alpha,
                 max_new_tokens=LONGEST,
                 is_stop=is_stop,
                 restrict=lambda _, logits: logits.index_fill(-1, never, -torch.inf),

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.decoding import KVCache
+from minitransformer.cache import KVCache
 
 __all__ = ["AXES", "INPUTS", "OUTPUTS", "DecoderGraph", "DecoderOnlyGraph", "EncoderGraph"]
 
@@ -73,8 +73,7 @@ class EncoderGraph(Graph):
         """From ids to memory and its mask, as in the table above."""
         encoded, mask = self.model.encode(ids)
         layers = [layer.cross_attention for layer in self.model.decoder.layers]
-        keys = [attention.split_heads(attention.w_k(encoded)) for attention in layers]
-        keys = [attention.prepare(x, x)[1] for attention, x in zip(layers, keys, strict=True)]
+        keys = [attention.prepare(attention.w_k(encoded), attention.norm_k) for attention in layers]
         values = [attention.split_heads(attention.w_v(encoded)) for attention in layers]
         return torch.stack([torch.stack(keys), torch.stack(values)]), mask
 
@@ -94,8 +93,7 @@ class DecoderGraph(Graph):
                 return attention(x, x, x, "causal", caches[i])
 
             def source(x: Tensor, attention: Any = layer.cross_attention, i: int = index) -> Tensor:
-                queries = attention.split_heads(attention.w_q(x))
-                queries = attention.prepare(queries, queries)[0]
+                queries = attention.prepare(attention.w_q(x), attention.norm_q)
                 heads = attention.attend(queries, memory[0, i], memory[1, i], memory_mask)
                 return attention.w_o(heads.transpose(-3, -2).flatten(-2))
 

@@ -83,7 +83,7 @@ def test_beams_find_the_same_where_length_counts_for_nothing(num_beams, tmp_path
     model = small_model(norm_first=True).eval()
     to_ctranslate2(model, tmp_path / "engine")
     engine = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32")
-    ours = mt.generate(model, SRC_IDS, max_new_tokens=9, num_beams=num_beams, alpha=0.0)
+    ours = mt.generate(model, SRC_IDS, max_new_tokens=9, num_beams=num_beams, length_penalty=0.0)
     theirs = engine.translate_batch(
         named(SOURCES),
         beam_size=num_beams,

@@ -61,7 +61,7 @@ def test_seq2seq_model_computes_and_writes_the_same(name, tmp_path):
         assert_same(logits[real], model(SRC_IDS, TGT_IDS)[real], 1e-6)  # its sinusoids: float32
     for num_beams in (1, 3):
         options = {"num_beams": num_beams, "max_new_tokens": 9}
-        ours = mt.generate(model, SRC_IDS, alpha=0.0, **options)
+        ours = mt.generate(model, SRC_IDS, length_penalty=0.0, **options)
         options |= {"do_sample": False, "suppress_tokens": [0], "length_penalty": 0.0}
         found = theirs.generate(SRC_IDS, attention_mask=seen, early_stopping="never", **options)
         assert without_ends(found[:, 1:]) == without_ends(ours)

@@ -341,10 +341,11 @@ class TableStep:
         self.tokens = ["", end, *sorted(names)]
         self.texts = [[]]
         self.history = []
+        self.prompts = torch.empty(1, 0, dtype=torch.int64)
 
-    def __call__(self, tokens):
-        if tokens is not None:
-            pairs = zip(self.texts, tokens.tolist(), strict=True)
+    def __call__(self, ids):
+        if ids.size(1):
+            pairs = zip(self.texts, ids[:, 0].tolist(), strict=True)
             self.texts = [[*text, self.tokens[token]] for text, token in pairs]
             self.history.append(self.texts)
         return torch.stack([self.scores(text) for text in self.texts])
@@ -365,9 +366,8 @@ def searched(tree, width, alpha):
     step = TableStep(tree["next"], tree["end"])
     (best,) = beam_search(
         step,
-        torch.empty(1, 0, dtype=torch.int64),
         num_beams=width,
-        alpha=alpha,
+        length_penalty=alpha,
         max_new_tokens=tree["longest"],
         is_stop=torch.tensor([token == tree["end"] for token in step.tokens]),
         restrict=lambda _, logits: logits.index_fill(-1, torch.tensor([0]), -math.inf),
@@ -402,7 +402,7 @@ def test_tree_holds_what_beams_look_at_and_no_more():
 def test_length_penalty_is_that_of_the_package(page, site):
     cases = [(length, alpha) for length in (1, 2, 16, 300) for alpha in (0, 0.6, 1, 2)]
     found = computed(page, site, "beam_tree", "inputs[0].map(c => m.lengthPenalty(...c))", cases)
-    assert found == pytest.approx([mt.length_penalty(*case) for case in cases])
+    assert found == pytest.approx([mt.length_normalisation(*case) for case in cases])
 
 
 def test_beam_shows_the_winner(page, site):

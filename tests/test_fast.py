@@ -1,0 +1,100 @@
+"""A prepared model scores each next token as the model does, and refuses what it does not know."""
+
+import pytest
+import torch
+from helpers import SRC_IDS, decoder_only_model, each_model, small_model
+from torch import nn
+
+from minitransformer import RMSNorm, Transformer, fast, generate, pad_rows
+
+PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
+VARIANTS = {
+    "no attention biases": {"attention_bias": False},
+    "untied": {"tie_output": False},
+    "gelu": {"activation": "gelu_tanh"},
+    "post-norm rms": {"norm": "rms_norm"},
+}
+each_variant = pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+LIMITS = {"max_new_tokens": 9, "min_new_tokens": 4, "stop_ids": list(range(2, 9))}
+
+
+def assert_same_texts(model, ids):
+    model = model.double()
+    for options in ({}, {"num_beams": 3}, {"temperature": 1.0, "num_samples": 2}):
+        ours, expected = (
+            generate(m, ids, generator=torch.Generator().manual_seed(1), **LIMITS, **options)
+            for m in (fast.prepare(model), model)
+        )
+        assert torch.equal(ours, expected)
+
+
+@each_model
+def test_texts_are_those_of_the_model(changes):
+    assert_same_texts(small_model(**changes), SRC_IDS)
+    assert_same_texts(small_model(**changes), SRC_IDS[:1])
+    assert_same_texts(decoder_only_model(**changes), PROMPTS)
+    assert_same_texts(decoder_only_model(**changes), PROMPTS[:1])
+
+
+@each_variant
+def test_texts_of_other_models_too(changes):
+    assert_same_texts(small_model(**changes), SRC_IDS)
+
+
+def test_norms_of_heads_and_windows_are_known():
+    model = small_model()
+    for layer in model.decoder.layers:
+        for attention in (layer.self_attention, layer.cross_attention):
+            attention.norm_q, attention.norm_k = RMSNorm(4), RMSNorm(4)
+        layer.self_attention.window = 2
+    assert_same_texts(model, SRC_IDS)
+
+
+def test_the_weights_are_those_of_the_moment():
+    model = small_model()
+    before, prepared = generate(model, SRC_IDS, **LIMITS), fast.prepare(model)
+    with torch.no_grad():
+        model.output_projection.weight.copy_(model.output_projection.weight.flip(0))
+    assert torch.equal(
+        generate(fast.prepare(model), SRC_IDS, **LIMITS), generate(model, SRC_IDS, **LIMITS)
+    )
+    assert not torch.equal(generate(model, SRC_IDS, **LIMITS), before)
+    assert prepared.max_len == model.max_len
+
+
+def hooked(model):
+    model.decoder.layers[0].register_forward_hook(lambda *_: None)
+
+
+def exchanged(model):
+    model.decoder.layers[0].feed_forward = nn.Sequential(nn.Linear(12, 12))
+
+
+def own_forward(model):
+    model.decoder.layers[0].feed_forward.forward = torch.tanh
+
+
+def own_decode(model):
+    model.__class__ = type("Mine", (Transformer,), {"decode": lambda self, *args: None})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (hooked, "would not call the hooks, or the own forward, of 'decoder.layers.0'"),
+        (exchanged, r"does not know Sequential, which is decoder.layers.0.feed_forward"),
+        (own_forward, "or the own forward, of 'decoder.layers.0.feed_forward'"),
+        (own_decode, "no Mine.decode but the package's own"),
+    ],
+)
+def test_what_is_not_known_is_refused(change, message):
+    model = small_model()
+    change(model)
+    with pytest.raises(ValueError, match=message):
+        fast.prepare(model)
+
+
+def test_a_derived_class_that_computes_nothing_else_is_known():
+    model = small_model()
+    model.__class__ = type("Mine", (Transformer,), {})
+    assert_same_texts(model, SRC_IDS)
