@@ -309,22 +309,16 @@ class TextGenerator(TextModel):
         stream = token_stream(texts, tokenizer)
         if stream[0] != tokenizer.first_id:  # for the first token is to be predicted too
             stream = F.pad(stream, (1, 0), value=tokenizer.first_id)
-        stream = stream.to(self.device)
         pad_id, stride, nats = self.model.config.pad_id, context_length // 2, 0.0
+        missing = context_length + 1 - len(stream)  # below 0 where there are several windows
+        stream = F.pad(stream, (0, missing if missing > 0 else missing % stride), value=pad_id)
+        rows = stream.to(self.device).unfold(0, context_length + 1, stride)
+        targets = rows[:, 1:].clone()
+        targets[1:, : context_length - stride] = pad_id  # the window before has predicted these
         with evaluating(self.model):
-            # The first window counts whole, each other only where it goes on beyond the last.
-            first, rest = stream[: context_length + 1], stream[stride:]
-            windows = [first[None]]
-            if len(stream) > context_length + 1:
-                short = -(len(rest) - context_length - 1) % stride
-                padded = F.pad(rest, (0, short), value=pad_id)
-                windows += padded.unfold(0, context_length + 1, stride).split(batch_size)
-            for index, ids in enumerate(windows):
-                targets = ids[:, 1:].clone()
-                if index > 0:
-                    targets[:, : context_length - stride] = pad_id
+            batches = zip(rows.split(batch_size), targets.split(batch_size), strict=True)
+            for ids, expected in batches:
                 scores = self.model(ids[:, :-1]).float().transpose(1, 2)
-                nats += F.cross_entropy(
-                    scores, targets, ignore_index=pad_id, reduction="sum"
-                ).item()
+                loss = F.cross_entropy(scores, expected, ignore_index=pad_id, reduction="sum")
+                nats += loss.item()
         return nats / math.log(2) / num_characters
