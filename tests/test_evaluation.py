@@ -19,9 +19,7 @@ def expected_loss(trainer, pairs):
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 64])
 def test_held_out_loss_is_the_mean_over_tokens_in_any_batches(batch_size):
     trainer = copying_trainer()
-    found = Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(
-        iter(PAIRS), batch_size=batch_size
-    )
+    found = trainer.trained().held_out_loss(iter(PAIRS), batch_size=batch_size)
     assert found == pytest.approx(expected_loss(trainer, PAIRS), rel=1e-6)
 
 
@@ -30,10 +28,8 @@ def test_measuring_leaves_the_model_as_it_is(training):
     trainer = copying_trainer()
     trainer.model.train(training)
     before = torch.get_rng_state()
-    first, second = (
-        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(PAIRS)
-        for _ in range(2)
-    )
+    translator = Translator(trainer.model, *trainer.tokenizers.values())
+    first, second = (translator.held_out_loss(PAIRS) for _ in range(2))
     assert first == second
     assert trainer.model.training == training
     assert torch.equal(torch.get_rng_state(), before)
@@ -43,8 +39,8 @@ def test_measuring_leaves_the_model_as_it_is(training):
 def test_held_out_loss_of_nothing_is_refused():
     trainer = copying_trainer()
     with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
-        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss([])
+        trainer.trained().held_out_loss([])
     with pytest.raises(ValueError, match="10 examples and batch_size=0"):
-        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(PAIRS, batch_size=0)
+        trainer.trained().held_out_loss(PAIRS, batch_size=0)
     with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
-        Translator(trainer.model, *trainer.tokenizers.values()).held_out_loss(["a"])
+        trainer.trained().held_out_loss(["a"])

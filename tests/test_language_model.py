@@ -139,8 +139,7 @@ def bits_by_hand(trainer, texts, context_length):
 def test_bits_per_character_equal_a_loop_over_tokens(
     trained_writer, texts, context_length, batch_size
 ):
-    (letters,) = trained_writer.tokenizers.values()
-    measured = TextGenerator(trained_writer.model, letters).bits_per_character(
+    measured = trained_writer.trained().bits_per_character(
         texts, context_length=context_length, batch_size=batch_size
     )
     assert measured == pytest.approx(bits_by_hand(trained_writer, texts, context_length), rel=1e-4)
@@ -155,11 +154,8 @@ def test_bits_per_character_equal_a_loop_over_tokens(
     ],
 )
 def test_impossible_measurements_are_refused(trained_writer, texts, context_length, message):
-    (letters,) = trained_writer.tokenizers.values()
     with pytest.raises(ValueError, match=message):
-        TextGenerator(trained_writer.model, letters).bits_per_character(
-            texts, context_length=context_length
-        )
+        trained_writer.trained().bits_per_character(texts, context_length=context_length)
 
 
 def test_training_on_nothing_is_refused():
@@ -256,24 +252,19 @@ def test_impossible_streams_are_refused(batch_size, context_length, message):
     [("one two", "got a single str"), (["one", 2], "type str, but number 1 is 2")],
 )
 def test_what_are_no_texts_is_refused(trained_writer, texts, message):
-    (letters,) = trained_writer.tokenizers.values()
     with pytest.raises(TypeError, match=message):
         language_model_trainer(texts=texts)
     with pytest.raises(TypeError, match=message):
-        TextGenerator(trained_writer.model, letters).bits_per_character(texts)
+        trained_writer.trained().bits_per_character(texts)
 
 
 def test_texts_may_come_once(tmp_path, trained_writer):
     trainer = language_model_trainer(texts=iter(SAYING))
     trainer.fit(3, checkpoint=tmp_path / "model", progress=False)
     assert LanguageModelTrainer.resume(tmp_path / "model", iter(SAYING)).texts == SAYING
-    (letters,) = trained_writer.tokenizers.values()
     options = {"context_length": 24}
-    expected = TextGenerator(trained_writer.model, letters).bits_per_character(SAYING, **options)
-    assert (
-        TextGenerator(trained_writer.model, letters).bits_per_character(iter(SAYING), **options)
-        == expected
-    )
+    expected = trained_writer.trained().bits_per_character(SAYING, **options)
+    assert trained_writer.trained().bits_per_character(iter(SAYING), **options) == expected
 
 
 @pytest.mark.parametrize(

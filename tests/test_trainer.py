@@ -53,7 +53,7 @@ def test_loss_falls_and_the_pairs_are_learned_by_heart(trained):
     losses = [row["loss"] for row in trained.history]
     assert losses[0] > 1.5
     assert sum(losses[-10:]) / 10 < losses[0] / 2
-    assert Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS) == 1.0
+    assert trained.trained().exact_match(PAIRS) == 1.0
 
 
 def test_paper_schedule_learns_too():
@@ -427,7 +427,7 @@ def test_loading_does_not_move_the_global_generator(tmp_path):
 
 def test_exact_match_counts_whole_texts(trained):
     def share(pairs):
-        return Translator(trained.model, *trained.tokenizers.values()).exact_match(pairs)
+        return trained.trained().exact_match(pairs)
 
     wrong = [TextPair("a", "a "), TextPair("b c", "c"), TextPair("d b", "b  d")]
     assert share(wrong) == 0.0
@@ -436,7 +436,7 @@ def test_exact_match_counts_whole_texts(trained):
 
 def test_exact_match_of_nothing_is_refused(trained):
     with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
-        Translator(trained.model, *trained.tokenizers.values()).exact_match([])
+        trained.trained().exact_match([])
 
 
 def test_training_on_nothing_is_refused():
@@ -594,8 +594,6 @@ def test_model_and_tokenizers_pad_with_the_same_id(tmp_path):
 
 def test_exact_match_passes_options_on(trained):
     options = {"max_new_tokens": 2}  # of ten, six have no more words
-    assert (
-        Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS, **options) == 0.6
-    )
+    assert trained.trained().exact_match(PAIRS, **options) == 0.6
     with pytest.raises(ValueError, match="num_beams must be at least 1, got 0"):
-        Translator(trained.model, *trained.tokenizers.values()).exact_match(PAIRS, num_beams=0)
+        trained.trained().exact_match(PAIRS, num_beams=0)
