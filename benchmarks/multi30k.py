@@ -45,10 +45,10 @@ from minitransformer import (
     TransformerConfig,
     Translator,
     encode_pairs,
-    multi30k,
 )
 from minitransformer.files import locked
 from minitransformer.tasks.jobs import start_as_identity
+from minitransformer.tasks.multi30k import multi30k
 
 BEAMS = 4
 TEST = "test_2016_flickr"

@@ -49,10 +49,10 @@ from minitransformer import (
     encode_pairs,
     epoch_batches,
     generate,
-    multi30k,
     next_token_loss,
     scaled_dot_product_attention,
 )
+from minitransformer.tasks.multi30k import multi30k
 
 VOCAB_SIZE = 8_192
 OURS = "ours"

@@ -41,15 +41,13 @@ from minitransformer import (
     Dropout,
     KVCache,
     MultiHeadAttention,
-    PackedMask,
-    Packing,
     Transformer,
     fast,
     generate,
     label_smoothing_loss,
     next_token_loss,
 )
-from minitransformer.packing import PACKABLE
+from minitransformer.packing import PACKABLE, PackedMask, Packing
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")

@@ -56,10 +56,12 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 `DecoderOnlyTransformer`, with `LanguageModelTrainer` and `TextGenerator`. `python -m
 minitransformer train` trains a real translator in minutes.
 
-Each module keeps what a chapter of the book builds, as plainly as the chapter says it. Rooms lie
-beside them (see their own `help`): `tasks` has the data; `models` has the
-relatives, whose published weights `published` reads; `efficient_attention` has attentions for long
-texts; `export` writes a trained model for other engines; `parallel` trains on many processes.
+Each module keeps what a chapter of the book builds. The subpackages have their own `help`: `tasks`
+has the data, `models` the published architectures, whose files `published` reads,
+`efficient_attention` attentions for long texts and smaller caches; `export` writes trained models
+for other engines, `parallel` trains on many processes, `fast` computes the same with less work.
+What is not among the names below is imported from its module: `mt.plotting.plot_history`, or
+`from minitransformer.sampling import top_k_filter`.
 
 | module | chapter | what it holds |
 | --- | --- | --- |
@@ -87,15 +89,15 @@ texts; `export` writes a trained model for other engines; `parallel` trains on m
 | `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
 | `planner`, `counting` | 18 | what a training takes: operations, memory, time, money |
 | `plotting` | all | the figures |
-| `tasks` | 8, 9 | a room: number words, the grammar's sentences, Multi30k |
-| `efficient_attention` | 15 | a room: attention in blocks, by patterns, linear; smaller caches |
-| `exercises` | 17 | a room: faults that raise no error |
-| `models` | | a room: BERT, GPT-2, Llama, T5, Marian, BART, ViT |
-| `published` | | a room: what their files hold |
-| `parallel` | | a room: training on many processes, by PyTorch's engine |
+| `tasks` | 8, 9 | number words, the grammar's sentences, Multi30k |
+| `efficient_attention` | 15 | attention in blocks, by patterns, linear; smaller caches |
+| `exercises` | 17 | faults that raise no error |
+| `models` | | BERT, GPT-2, Llama, T5, Marian, BART, ViT |
+| `published` | | what their files hold |
+| `parallel` | | training on many processes, by PyTorch's engine |
 | `packing` | | a batch without its padding |
 | `fast` | | one text decoded with less around the products |
-| `export` | | a room: to other engines |
+| `export` | | to other engines |
 
 Masks are boolean and True means "may attend", everywhere.
 """
@@ -112,11 +114,10 @@ from minitransformer.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from minitransformer.beam_search import beam_search, length_normalisation
+from minitransformer.beam_search import length_normalisation
 from minitransformer.byte_pair_encoding import BPETokenizer
 from minitransformer.cache import KVCache
 from minitransformer.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
-from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.config import TransformerConfig
 from minitransformer.data import (
     Batch,
@@ -125,53 +126,28 @@ from minitransformer.data import (
     collate,
     encode_pairs,
     epoch_batches,
-    token_batches,
     token_stream,
 )
 from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.diagnosis import Diagnosis, Finding, diagnose
+from minitransformer.diagnosis import diagnose
 from minitransformer.dropout import Dropout
 from minitransformer.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.feed_forward import FeedForward
 from minitransformer.inference import generate
-from minitransformer.inspection import Trace, TracedTensor, record_attention, trace
-from minitransformer.language_model import LanguageModelTrainer, stream_batches
-from minitransformer.layer_norm import LayerNorm, ResidualConnection, RMSNorm, layer_norm, rms_norm
-from minitransformer.logits_processors import (
-    no_repeat_ngrams,
-    occurrence_penalty,
-    repetition_penalty,
-    suppress_tokens,
-)
-from minitransformer.loss import label_smoothing_loss, linear_cross_entropy, next_token_loss
+from minitransformer.inspection import record_attention, trace
+from minitransformer.language_model import LanguageModelTrainer
+from minitransformer.layer_norm import LayerNorm, RMSNorm
+from minitransformer.loss import label_smoothing_loss, next_token_loss
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.optimizers import ParameterRule, new_optimizer, parameter_rules
-from minitransformer.packing import PackedMask, Packing
-from minitransformer.planner import HARDWARE, Hardware, Plan, plan
-from minitransformer.plotting import (
-    plot_attention,
-    plot_attention_grid,
-    plot_history,
-    running_mean,
-    use_book_style,
-)
-from minitransformer.positional_encoding import (
-    ALiBi,
-    LearnedPositionalEncoding,
-    SinusoidalPositionalEncoding,
-    alibi_slopes,
-    sinusoidal_positions,
-)
+from minitransformer.planner import HARDWARE, plan
+from minitransformer.plotting import plot_attention, use_book_style
+from minitransformer.positional_encoding import SinusoidalPositionalEncoding, sinusoidal_positions
 from minitransformer.registry import register
-from minitransformer.rotary import RotaryPositionalEncoding, rotary_frequencies
-from minitransformer.sampling import min_p_filter, next_token_probs, top_k_filter, top_p_filter
-from minitransformer.schedules import cosine_schedule, linear_schedule, noam_schedule
+from minitransformer.rotary import RotaryPositionalEncoding
+from minitransformer.schedules import cosine_schedule
 from minitransformer.tasks.grammar import grammar_sentences
-from minitransformer.tasks.multi30k import multi30k
-from minitransformer.tasks.number_words import HELD_OUT_PAIRS, number_in_words, number_words
-from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans, restore_spans
-from minitransformer.tasks.text_to_text import text_to_text
+from minitransformer.tasks.number_words import number_in_words, number_words
 from minitransformer.tokenization import CharacterTokenizer, Tokenizer, pad_rows
 from minitransformer.trainer import Trainer
 from minitransformer.training import TrainingConfig
@@ -184,8 +160,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "HARDWARE",
-    "HELD_OUT_PAIRS",
-    "ALiBi",
     "BPETokenizer",
     "Batch",
     "Callback",
@@ -194,7 +168,6 @@ __all__ = [
     "Decoder",
     "DecoderLayer",
     "DecoderOnlyTransformer",
-    "Diagnosis",
     "Dropout",
     "EarlyStopping",
     "Encoder",
@@ -202,20 +175,12 @@ __all__ = [
     "Evaluate",
     "Example",
     "FeedForward",
-    "Finding",
-    "Hardware",
     "KVCache",
     "LanguageModelTrainer",
     "LayerNorm",
-    "LearnedPositionalEncoding",
     "MultiHeadAttention",
     "OutputProjection",
-    "PackedMask",
-    "Packing",
-    "ParameterRule",
-    "Plan",
     "RMSNorm",
-    "ResidualConnection",
     "RotaryPositionalEncoding",
     "ScaledDotProductAttention",
     "SelfAttention",
@@ -224,8 +189,6 @@ __all__ = [
     "TextPair",
     "TokenEmbedding",
     "Tokenizer",
-    "Trace",
-    "TracedTensor",
     "Trainer",
     "TrainingConfig",
     "Transformer",
@@ -233,59 +196,34 @@ __all__ = [
     "Translator",
     "WordPieceTokenizer",
     "WordTokenizer",
-    "alibi_slopes",
     "attention_weights",
-    "beam_search",
     "causal_mask",
     "collate",
-    "corrupt_spans",
     "cosine_schedule",
     "diagnose",
-    "draw_spans",
     "encode_pairs",
     "epoch_batches",
     "generate",
     "grammar_sentences",
     "label_smoothing_loss",
-    "layer_norm",
     "length_normalisation",
-    "linear_cross_entropy",
-    "linear_schedule",
-    "load_checkpoint",
-    "min_p_filter",
-    "multi30k",
-    "new_optimizer",
     "next_token_loss",
-    "next_token_probs",
-    "no_repeat_ngrams",
-    "noam_schedule",
     "number_in_words",
     "number_words",
-    "occurrence_penalty",
     "pad_rows",
     "padding_mask",
-    "parameter_rules",
     "plan",
     "plot_attention",
-    "plot_attention_grid",
-    "plot_history",
     "record_attention",
     "register",
-    "repetition_penalty",
-    "restore_spans",
-    "rms_norm",
-    "rotary_frequencies",
-    "running_mean",
-    "save_checkpoint",
     "scaled_dot_product_attention",
     "sinusoidal_positions",
-    "stream_batches",
-    "suppress_tokens",
-    "text_to_text",
-    "token_batches",
     "token_stream",
-    "top_k_filter",
-    "top_p_filter",
     "trace",
     "use_book_style",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: the names and the subpackages, and no other module."""
+    return [*__all__, "efficient_attention", "export", "fast", "models", "parallel", "tasks"]

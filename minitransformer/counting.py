@@ -93,7 +93,7 @@ def counts_of(config: Any) -> Counts:
     published = getattr(config, "model_type", None)
     if not isinstance(config, TransformerConfig) and published not in PUBLISHED:
         raise TypeError(
-            "config must be a TransformerConfig, a GPT2Config, a LlamaConfig or a relative of it, "
+            "config must be a TransformerConfig, a GPT2Config, a LlamaConfig, one derived from it, "
             f"or a number of parameters, got {type(config).__name__}"
         )
     norm_first = True if published else config.norm_first

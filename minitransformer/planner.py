@@ -193,7 +193,7 @@ def plan(
     network costs is in the utilisation.
 
     Args:
-        config: a `TransformerConfig`, a `GPT2Config`, a `LlamaConfig` or a relative of it; or a
+        config: a `TransformerConfig`, a `GPT2Config`, a `LlamaConfig` or one derived from it; or a
             number of parameters.
         tokens: of the whole training; with an encoder, pairs of one of source and one of target.
         gpus: how many devices.

@@ -111,16 +111,6 @@ def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):
     return Trainer(model, PAIRS, src, tgt, TrainingConfig(steps=steps, **settings))
 
 
-ROOMS = (
-    "efficient_attention",
-    "exercises",
-    "export",
-    "models",
-    "parallel",
-    "published",
-    "tasks",
-)
-"""The folders of the package."""
 SMALL_JOB = Job(
     lambda seed: dict.fromkeys(("train", "held_out", "composition", "longer"), PAIRS),
     words,

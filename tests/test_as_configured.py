@@ -5,8 +5,10 @@ import torch
 from helpers import decoder_only_model, small_model
 from torch import nn
 
-from minitransformer import ALiBi, RotaryPositionalEncoding, Transformer, rotary_frequencies
+from minitransformer import RotaryPositionalEncoding, Transformer
 from minitransformer.as_configured import check_as_configured
+from minitransformer.positional_encoding import ALiBi
+from minitransformer.rotary import rotary_frequencies
 
 
 def eps_of_a_norm(model):

@@ -21,8 +21,8 @@ from minitransformer import (
     Trainer,
     Translator,
     callbacks,
-    load_checkpoint,
 )
+from minitransformer.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from helpers import randn
 from safetensors.torch import save_file
 
 import minitransformer.files
-from minitransformer import Translator, load_checkpoint, save_checkpoint
+from minitransformer import Translator
+from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 
 TENSORS = {
     "float": randn(5, 7),

@@ -14,9 +14,15 @@ from minitransformer import (
     collate,
     encode_pairs,
     epoch_batches,
+)
+from minitransformer.data import (
+    as_pairs,
+    check_lengths,
+    in_parts,
+    num_targets,
+    positions,
     token_batches,
 )
-from minitransformer.data import as_pairs, check_lengths, in_parts, num_targets, positions
 
 # --- batches
 

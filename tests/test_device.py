@@ -29,11 +29,11 @@ from minitransformer import (
     causal_mask,
     generate,
     label_smoothing_loss,
-    linear_cross_entropy,
     next_token_loss,
     scaled_dot_product_attention,
     trace,
 )
+from minitransformer.loss import linear_cross_entropy
 
 pytestmark = pytest.mark.slow
 

@@ -30,18 +30,20 @@ from minitransformer import (
     generate,
     inference,
     next_token_loss,
-    next_token_probs,
-    no_repeat_ngrams,
-    occurrence_penalty,
     pad_rows,
     record_attention,
-    repetition_penalty,
-    suppress_tokens,
     token_stream,
 )
 from minitransformer.decoding import CachedDecoding
 from minitransformer.inspection import evaluating
+from minitransformer.logits_processors import (
+    no_repeat_ngrams,
+    occurrence_penalty,
+    repetition_penalty,
+    suppress_tokens,
+)
 from minitransformer.models import GPT2, GPT2Config, Llama, LlamaConfig
+from minitransformer.sampling import next_token_probs
 
 
 @pytest.fixture

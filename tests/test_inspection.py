@@ -16,7 +16,6 @@ from helpers import (
 )
 
 from minitransformer import (
-    ALiBi,
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
@@ -30,6 +29,7 @@ from minitransformer import (
     record_attention,
     trace,
 )
+from minitransformer.positional_encoding import ALiBi
 
 B, H, Q, K, E = 2, 3, 5, 7, 4
 PADDING = padding_mask(torch.tensor([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 0, 0, 0]]))

@@ -16,12 +16,11 @@ from minitransformer import (
     TransformerConfig,
     Translator,
     label_smoothing_loss,
-    load_checkpoint,
-    stream_batches,
     token_stream,
 )
+from minitransformer.checkpoint import load_checkpoint
 from minitransformer.inspection import evaluating
-from minitransformer.language_model import row_starts
+from minitransformer.language_model import row_starts, stream_batches
 
 pytestmark = pytest.mark.slow
 

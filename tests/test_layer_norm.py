@@ -7,7 +7,8 @@ import torch
 from helpers import assert_same, randn, shaken, torch_norm
 from torch import nn
 
-from minitransformer import LayerNorm, ResidualConnection, RMSNorm, layer_norm, rms_norm
+from minitransformer import LayerNorm, RMSNorm
+from minitransformer.layer_norm import ResidualConnection, layer_norm, rms_norm
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e2])  # at 1e-3 it matters where ε stands

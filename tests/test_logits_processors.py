@@ -14,15 +14,14 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from minitransformer import (
-    generate,
-    min_p_filter,
+from minitransformer import generate, pad_rows
+from minitransformer.logits_processors import (
     no_repeat_ngrams,
     occurrence_penalty,
-    pad_rows,
     repetition_penalty,
     suppress_tokens,
 )
+from minitransformer.sampling import min_p_filter
 
 IDS = torch.randint(0, 7, (3, 19), generator=torch.Generator().manual_seed(0))  # much comes again
 LOGITS = 2 * randn(3, 11)

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, small_model
 
-from minitransformer import label_smoothing_loss, linear_cross_entropy, next_token_loss
+from minitransformer import label_smoothing_loss, next_token_loss
 from minitransformer import loss as loss_module
+from minitransformer.loss import linear_cross_entropy
 
 V = 31
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 2, 0, 0, 0]])

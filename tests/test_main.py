@@ -15,8 +15,9 @@ from helpers import SMALL_JOB, TEXTS, copying_trainer, published_words
 
 import minitransformer as mt
 import minitransformer.__main__ as command_line
-from minitransformer import TextGenerator, TrainingConfig, load_checkpoint, models, parallel
+from minitransformer import TextGenerator, TrainingConfig, models, parallel
 from minitransformer.__main__ import main
+from minitransformer.checkpoint import load_checkpoint
 from minitransformer.export.folder import export_folder, exportable
 from minitransformer.tasks import jobs
 

@@ -7,7 +7,6 @@ import torch
 from helpers import assert_same, randn, shaken, torch_attention
 
 from minitransformer import (
-    ALiBi,
     KVCache,
     MultiHeadAttention,
     RMSNorm,
@@ -16,6 +15,7 @@ from minitransformer import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from minitransformer.positional_encoding import ALiBi
 
 B, Q, K, H, D, E = 2, 5, 7, 3, 12, 4
 PADDING = padding_mask(torch.tensor([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 0, 0, 0]]))

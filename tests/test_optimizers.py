@@ -6,12 +6,14 @@ import pytest
 import torch
 from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
 
-from minitransformer import TrainingConfig, new_optimizer, parameter_rules
+from minitransformer import TrainingConfig
 from minitransformer.optimizers import (
     Muon,
     copy_with,
     move_average,
+    new_optimizer,
     orthogonalise,
+    parameter_rules,
     product_dtype,
 )
 from minitransformer.registry import named_weights

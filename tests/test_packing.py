@@ -14,7 +14,7 @@ from helpers import (
 )
 from torch import nn
 
-from minitransformer import FeedForward, Packing, label_smoothing_loss, next_token_loss
+from minitransformer import FeedForward, label_smoothing_loss, next_token_loss
 from minitransformer.models import (
     BART,
     GPT2,
@@ -28,7 +28,7 @@ from minitransformer.models import (
     T5Config,
 )
 from minitransformer.models.lora import add_lora
-from minitransformer.packing import PACKABLE
+from minitransformer.packing import PACKABLE, Packing
 
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
 REAL = torch.tensor([[True, True, True], [True, False, False]])

@@ -22,7 +22,8 @@ from many import (
     train_one,
 )
 
-from minitransformer import Checkpoint, Trainer, load_checkpoint
+from minitransformer import Checkpoint, Trainer
+from minitransformer.checkpoint import load_checkpoint
 from minitransformer.parallel import ParallelTrainer, checkpoints, gather, join_processes
 
 pytestmark = [pytest.mark.slow, NEEDS_FSDP]

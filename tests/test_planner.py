@@ -252,7 +252,7 @@ def test_what_checkpointing_leaves():
 
 
 def test_time_and_cost_follow():
-    device = mt.Hardware("mine", 100e12, 10e12, 16e9, 4.0)
+    device = mt.planner.Hardware("mine", 100e12, 10e12, 16e9, 4.0)
     made = mt.plan(2_000_000_000, 5e9, 3, device, utilisation=0.25)
     assert made.flops == 6 * 2e9 * 5e9
     assert made.seconds == pytest.approx(6e19 / (3 * 25e12))

@@ -6,13 +6,8 @@ import pytest
 import torch
 from helpers import randn
 
-from minitransformer import (
-    plot_attention,
-    plot_attention_grid,
-    plot_history,
-    running_mean,
-    use_book_style,
-)
+from minitransformer import plot_attention, use_book_style
+from minitransformer.plotting import plot_attention_grid, plot_history, running_mean
 
 WEIGHTS = randn(3, 5, 7).softmax(-1)
 QUERIES, KEYS = list("ABCDE"), list("stuvwxy")

@@ -10,13 +10,11 @@ from helpers import assert_same, randn
 from torch import nn
 
 from minitransformer import (
-    ALiBi,
-    LearnedPositionalEncoding,
     RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
-    alibi_slopes,
     sinusoidal_positions,
 )
+from minitransformer.positional_encoding import ALiBi, LearnedPositionalEncoding, alibi_slopes
 
 each_added = pytest.mark.parametrize(
     "scheme", [SinusoidalPositionalEncoding, LearnedPositionalEncoding]

@@ -4,7 +4,8 @@ import pytest
 import torch
 from helpers import assert_same, randn
 
-from minitransformer import RotaryPositionalEncoding, rotary_frequencies, sinusoidal_positions
+from minitransformer import RotaryPositionalEncoding, sinusoidal_positions
+from minitransformer.rotary import rotary_frequencies
 
 each_layout = pytest.mark.parametrize("layout", ["interleaved", "half"])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import assert_same, randn
 
-from minitransformer import min_p_filter, next_token_probs, top_k_filter, top_p_filter
+from minitransformer.sampling import min_p_filter, next_token_probs, top_k_filter, top_p_filter
 
 LOGITS = 2 * randn(2, 3, 31)
 

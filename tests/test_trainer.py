@@ -23,9 +23,8 @@ from minitransformer import (
     WordTokenizer,
     collate,
     label_smoothing_loss,
-    load_checkpoint,
-    save_checkpoint,
 )
+from minitransformer.checkpoint import load_checkpoint, save_checkpoint
 from minitransformer.registry import named_weights
 
 pytestmark = pytest.mark.slow

@@ -5,12 +5,8 @@ import math
 import pytest
 import torch
 
-from minitransformer import (
-    TrainingConfig,
-    cosine_schedule,
-    linear_schedule,
-    noam_schedule,
-)
+from minitransformer import TrainingConfig, cosine_schedule
+from minitransformer.schedules import linear_schedule, noam_schedule
 
 # --- schedules
 

@@ -30,7 +30,7 @@ NOT_MADE = {
     **dict.fromkeys(("PeakMemory", "Processes", "ParallelTrainer"), "belongs to its process"),
 }
 ALSO = """
-mt.LayerNorm(4), mt.RMSNorm(4), mt.ResidualConnection(4), mt.TokenEmbedding(6, 4)
+mt.LayerNorm(4), mt.RMSNorm(4), mt.layer_norm.ResidualConnection(4), mt.TokenEmbedding(6, 4)
 mt.OutputProjection(4, 6), mt.SinusoidalPositionalEncoding(4), mt.ScaledDotProductAttention()
 mt.TrainingConfig()
 """

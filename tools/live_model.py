@@ -141,7 +141,7 @@ def draw_example(translator: mt.Translator, text: str, path: Path) -> None:
     target = tgt_tokenizer.begin(german)
     with torch.inference_mode():
         _, weights = NextToken(model)(torch.tensor([source]), torch.tensor([target]))
-    figure = mt.plot_attention_grid(
+    figure = mt.plotting.plot_attention_grid(
         weights[-1],
         tgt_tokenizer.labels(tgt_tokenizer.sequence_ids(german)),
         src_tokenizer.labels(source),

@@ -7,8 +7,8 @@
 | decoder-only, pre-norm, layer norm, positions in the vectors, no gate | GPT-2 |
 | decoder-only, pre-norm, RMSNorm, rotary positions, a gate | Llama |
 
-The weights are those of the relative in `minitransformer.models`, turned where it counts its
-features in another order. What the architecture does not have is refused by its name.
+The weights are those of the published model in `minitransformer.models`, reordered where it counts
+its features in another order. What the architecture does not have is refused by its name.
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.decoder_only import DecoderOnlyTransformer
+from minitransformer.export.architectures import as_published
 from minitransformer.export.folder import export_folder, exportable_by_layers
-from minitransformer.export.relatives import as_relative
 from minitransformer.tokenizer_file import write_json
 from minitransformer.transformer import Transformer
 from minitransformer.translator import TextModel
@@ -56,12 +56,12 @@ def to_transformers(
 
     """
     plain_model, tokenizers = exportable_by_layers(model)
-    relative = as_relative(plain_model)
+    published = as_published(plain_model)
     files = [tokenizer.to_dict() for tokenizer in tokenizers.values()]
     if any(file != files[0] for file in files):
         raise ValueError("transformers has one tokenizer for both sides, got two different ones")
     with export_folder(folder, {}) as unfinished:
-        relative.save_pretrained(unfinished)
+        published.save_pretrained(unfinished)
         for file in files[:1]:
             save_tokenizer(file, unfinished, plain_model.config)
 

@@ -1,4 +1,4 @@
-"""The relatives: models that others publish, put together from this book's layers.
+"""Published models, put together from this book's layers.
 
 Each module's first lines say, in a table, how its model differs from the paper's and why. What was
 published loads with `from_pretrained`, and what is saved loads in `transformers`:

@@ -1,4 +1,4 @@
-"""Llama and its relatives: the decoder-only model as it has been built since 2023.
+"""Llama, Mistral and Qwen: the decoder-only model as it has been built since 2023.
 
 | | GPT-2 | Llama | Mistral | Qwen 2 | Qwen 3 |
 | --- | --- | --- | --- | --- | --- |

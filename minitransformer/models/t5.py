@@ -134,7 +134,7 @@ class T5(Published, Transformer):
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
-        """As every relative; but tied is what the weights say, for `transformers` 5 says it always.
+        """Tied is what the weights say, because `transformers` 5 says it always.
 
         A file of T5 1.1 that was saved again calls the output tied, and holds one of its own.
         """

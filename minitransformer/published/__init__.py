@@ -1,6 +1,6 @@
 """What others publish: configurations, weights and tokenizers, as files of a folder.
 
-A room beside `models`, whose classes are what is loaded. Nothing is unpickled, and what is not
+The classes that are loaded are in `models`. Nothing is unpickled, and what is not
 known is refused by its name.
 
 | module | chapter | what it holds |

@@ -1,4 +1,4 @@
-"""The configurations of Llama and its relatives, as `config.json` says them.
+"""The configurations of Llama, Mistral and Qwen, as `config.json` says them.
 
 Built in chapter 12.
 """
@@ -109,7 +109,7 @@ class LlamaConfig(DecoderConfig):
         """What `config.json` says of this configuration.
 
         Raises:
-            ValueError: if the relative has no setting for what it says.
+            ValueError: if the architecture has no setting for what it says.
         """
         for field in fields(self):
             value = getattr(self, field.name)

@@ -1,6 +1,6 @@
 """Weights that others publish, in and out of a folder, under their names.
 
-A relative says where each published tensor goes; the rest is here. Nothing is unpickled, and
+A model class says where each published tensor goes; the rest is here. Nothing is unpickled, and
 nothing that is not known is passed over in silence.
 
 Built in chapter 12.
@@ -47,7 +47,7 @@ class Published(nn.Module):
     Its class takes a `PublishedConfig` and keeps it as `config`.
 
     Attributes:
-        config_class: of the relative.
+        config_class: the class of its configuration.
         architecture: what `transformers` calls this model, when it is written.
         prefix: what stands before each name where the model is part of a larger one.
         names: for each published tensor ours, or `Stacked` ones, or None for what is no parameter;

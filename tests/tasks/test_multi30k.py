@@ -16,7 +16,8 @@ import pooch
 import pytest
 import requests
 
-from minitransformer import TextPair, multi30k
+from minitransformer import TextPair
+from minitransformer.tasks.multi30k import multi30k
 
 MODULE = importlib.import_module("minitransformer.tasks.multi30k")  # the function has the same name
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

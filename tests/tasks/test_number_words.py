@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from minitransformer import HELD_OUT_PAIRS, number_in_words, number_words
+from minitransformer import number_in_words, number_words
+from minitransformer.tasks.number_words import HELD_OUT_PAIRS
 
 SIZES = {"train": 6000, "held_out": 400, "composition": 400, "longer": 400}
 

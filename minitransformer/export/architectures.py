@@ -1,4 +1,4 @@
-"""Which relative a model is, of those that `transformers` has, and its weights in their order."""
+"""A model of ours as one of the published architectures that `transformers` has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from minitransformer.published.gpt2_config import GPT2Config
 from minitransformer.published.llama_config import LlamaConfig
 from minitransformer.published.marian_config import MarianConfig
 
-__all__ = ["as_relative"]
+__all__ = ["as_published"]
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -74,8 +74,8 @@ class Pegasus(Marian):
     }
 
 
-def as_relative(model: Any) -> Marian | GPT2 | Llama:
-    """The relative that computes the same, in evaluation mode, with weights of its own.
+def as_published(model: Any) -> Marian | GPT2 | Llama:
+    """The published model that computes the same, in evaluation mode, with its own weights.
 
     Raises:
         ValueError: if there is none; it names the setting.
@@ -85,13 +85,13 @@ def as_relative(model: Any) -> Marian | GPT2 | Llama:
     common: dict[str, Any] = {"d_model": config.d_model, "max_len": config.max_len}
     common["eos_ids"] = model.stop_ids
     common["activation"] = ACTIVATIONS[config.activation]
-    relative: Marian | GPT2 | Llama
+    found: Marian | GPT2 | Llama
     if config.num_encoder_layers:
         check_settings("Marian or Pegasus", config)
         kind, shape = (Pegasus, PegasusConfig) if config.norm_first else (Marian, MarianConfig)
         for name, value in (("num_heads", config.num_heads), ("d_ff", config.d_ff)):
             common |= {f"encoder_{name}": value, f"decoder_{name}": value}
-        relative = kind(
+        found = kind(
             shape(
                 vocab_size=config.tgt_vocab_size,
                 num_encoder_layers=config.num_encoder_layers,
@@ -113,19 +113,19 @@ def as_relative(model: Any) -> Marian | GPT2 | Llama:
             check_settings("Llama", config)
             common |= {"num_kv_heads": config.num_kv_heads, "eps": model.decoder.norm.eps}
             llama: Any = LlamaConfig(attention_bias=config.attention_bias, **common)
-            relative = Llama(llama)
+            found = Llama(llama)
             state = halves(state, config.d_model // config.num_heads)
         else:
             check_settings("GPT-2", config)
             gpt2: Any = GPT2Config(dropout=config.dropout, **common)
-            relative = GPT2(gpt2)
+            found = GPT2(gpt2)
             nothing = state["embedding.weight"].new_zeros(1, config.max_len, config.d_model)
             table = nothing if model.positions is None else model.positions(nothing)
             state = with_biases(state) | {"positions.weight": table[0].detach()}
-    relative.to(model.output_projection.weight.dtype).load_state_dict(state)
+    found.to(model.output_projection.weight.dtype).load_state_dict(state)
     ids = {"bos_token_id": 1, "pad_token_id": config.pad_id}
-    relative.kept = {name: index for name, index in ids.items() if index >= 0}
-    return relative.eval()
+    found.kept = {name: index for name, index in ids.items() if index >= 0}
+    return found.eval()
 
 
 def check_settings(name: str, config: Any) -> None:
