@@ -59,7 +59,7 @@ minitransformer train` trains a real translator in minutes.
 Each module keeps what a chapter of the book builds. The subpackages have their own `help`: `tasks`
 has the data, `models` the published architectures, whose files `published` reads,
 `efficient_attention` attentions for long texts and smaller caches; `export` writes trained models
-for other engines, `parallel` trains on many processes, `fast` computes the same with less work.
+for other engines, `parallel` trains on many processes.
 What is not among the names below is imported from its module: `mt.plotting.plot_history`, or
 `from minitransformer.sampling import top_k_filter`.
 
@@ -226,4 +226,4 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """What completion offers: the names and the subpackages, and no other module."""
-    return [*__all__, "efficient_attention", "export", "fast", "models", "parallel", "tasks"]
+    return [*__all__, "efficient_attention", "export", "models", "parallel", "tasks"]
