@@ -47,7 +47,7 @@ def known(condition: Tensor) -> bool | None:
         tensor([False, False])
     """
     is_captured = condition.is_cuda and torch.cuda.is_current_stream_capturing()
-    if is_captured or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if is_captured or torch.compiler.is_compiling() or torch._C._is_tracing():
         return None
     try:
         return bool(condition)

@@ -248,5 +248,5 @@ PACKABLE |= {
     EncoderLayer.forward: SUBLAYERS,
     DecoderLayer.forward: (*SUBLAYERS, "residual_3", "cross_attention"),
     ResidualConnection.forward: ("norm", "dropout"),
-    **dict.fromkeys(kind.forward for kind in (FeedForward, Dropout, LayerNorm, RMSNorm)),
 }
+PACKABLE.update(dict.fromkeys(x.forward for x in (FeedForward, Dropout, LayerNorm, RMSNorm)))

@@ -161,7 +161,8 @@ class LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         v, wide = weight.size(0), counts.dtype
         chunk = max(1, MAX_LOGITS // v)
-        losses, grads_hidden, totals = [], [], []
+        losses, grads_hidden = [], []
+        totals: list[Tensor] = []
         chunks = (x.split(chunk) for x in (hidden, targets, counts))
         for h, target, count in zip(*chunks, strict=True):
             logits = F.linear(h, weight, bias).to(wide)

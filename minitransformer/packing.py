@@ -45,7 +45,8 @@ def takes_packed(module: object) -> bool:
 
 def has_own_methods(module: nn.Module) -> bool:
     """Whether a module has been given a function in the place of one of its class."""
-    return not methods_of(type(module)).isdisjoint(vars(module))
+    kind: Any = type(module)
+    return not methods_of(kind).isdisjoint(vars(module))
 
 
 @cache
