@@ -16,8 +16,8 @@ paper's sizes unless it is told others:
 
 >>> import torch
 >>> config = mt.TransformerConfig(
-...     english.vocab_size,
-...     german.vocab_size,
+...     src_vocab_size=english.vocab_size,
+...     tgt_vocab_size=german.vocab_size,
 ...     d_model=32,
 ...     num_heads=4,
 ...     num_encoder_layers=1,
