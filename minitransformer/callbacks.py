@@ -9,8 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +58,6 @@ class Evaluate(Callback):
     Args:
         function: returns numbers by name.
         every: steps between two calls.
-
-    Raises:
-        TypeError: by `fit`, if `function` returns anything else than numbers by name.
-        ValueError: if `every` is below 1; by `fit`, if a name is one that every step has.
 
     Example:
         >>> evaluate = Evaluate(lambda: {"held_out": 0.5}, every=2)
@@ -113,10 +108,6 @@ class EarlyStopping(Callback):
         best: file to save to whenever the number is better than ever; None keeps nothing. The
             trainer's model is the last one; `resume` and `Translator.load` read the best.
         higher_is_better: for scores; a loss is better when it is lower.
-
-    Raises:
-        ValueError: if `patience` is below 1, or `watch` is what every step has; by `fit`, if the
-            evaluations do not return it.
 
     Example:
         >>> history = [{"step": n, "held_out": x} for n, x in enumerate((3.0, 2.0, 2.5, 2.0), 1)]
@@ -174,10 +165,6 @@ class Checkpoint(Callback):
         path: the file, which is written by this training alone; of a `ParallelTrainer`, a folder.
         every: steps between two saves.
 
-    Raises:
-        ValueError: if `every` is below 1; by `fit`, if another training writes to `path` or has
-            written it.
-
     Example:
         >>> checkpoint = Checkpoint("model.safetensors", every=10)
 
@@ -234,12 +221,30 @@ class Progress(Callback):
 
 
 class StopOnSignal(Callback):
-    """Let Ctrl-C, and the SIGTERM that clusters send, end the training after the step it is at."""
+    """Let Ctrl-C, and the SIGTERM that clusters send, end the training after the step it is at.
+
+    A second signal acts as it does without this.
+    """
 
     def begin(self, trainer: Any) -> None:
         """Listen from now on."""
-        self.stopped = False
-        self.signals = trainer.resources.enter_context(noted_signals())
+        self.stopped, self.signals = False, list[int]()
+        self.before: dict[int, Any] = {}
+        trainer.resources.callback(self.restore)
+        if threading.current_thread() is threading.main_thread():  # only there Python lets us
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                    self.before[number] = signal.signal(number, self.note)
+
+    def note(self, number: int, frame: Any) -> None:
+        """Note a signal."""
+        self.signals.append(number)
+        self.restore()
+
+    def restore(self) -> None:
+        """Let signals act as before."""
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
     def after_step(self, trainer: Any) -> None:
         """Stop if there was a signal, here or in another process."""
@@ -250,27 +255,3 @@ class StopOnSignal(Callback):
         """Now that all is saved, do what the signal asks for."""
         if self.stopped or self.signals:
             raise KeyboardInterrupt(f"told to stop after step {trainer.step}")
-
-
-@contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """A list of the signals to stop that come inside the block. A second one acts as always."""
-    noted: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        noted.append(number)
-        restore()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # only there Python lets us listen
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (None, signal.SIG_IGN):
-                before[number] = signal.signal(number, note)
-    try:
-        yield noted
-    finally:
-        restore()

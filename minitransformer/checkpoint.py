@@ -41,9 +41,6 @@ def save_checkpoint(
 ) -> None:
     """Write tensors and state to `path`, replacing what was there in a single step.
 
-    The file is written beside `path` first and renamed when it is complete on disk: whoever
-    stops the program at any moment finds the old checkpoint or the new one, whole.
-
     Args:
         path: the file to write.
         tensors: names to tensors; no two may share memory.
@@ -130,12 +127,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
 
 
 def checked_state(trainer: Any) -> dict[str, Any]:
-    """The same, once it is sure that what is written will be read as what it is.
-
-    Raises:
-        TypeError: if JSON cannot hold it.
-        ValueError: if model or tokenizers would come back as others.
-    """
+    """The same, or an error if a file could not hold it or would be read as another."""
     state = state_of(trainer)
     json.dumps(state)
     check_as_configured(trainer.model)
@@ -174,18 +166,7 @@ class Resumable:
         save_checkpoint(path, tensors_of(self), checked_state(self))
 
     def claim(self, path: str | os.PathLike[str]) -> None:
-        """Keep other trainings from this checkpoint until `fit` is done.
-
-        What would keep it from being written or read is found now, which is better than after
-        hours.
-
-        Raises:
-            FileNotFoundError: if the folder of `path` does not exist.
-            OSError: if no file can be written there.
-            TypeError: if JSON cannot hold what belongs into it.
-            ValueError: if another training is writing it, or has written it; if model or
-                tokenizers would come back as others.
-        """
+        """Keep other trainings from this checkpoint until `fit` is done; refuse a bad one now."""
         self.resources.enter_context(claimed(self, Path(path)))
 
     @classmethod

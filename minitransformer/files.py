@@ -8,16 +8,22 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
+
+try:
+    import fcntl as unix_locks
+
+    fcntl: Any = unix_locks
+except ImportError:  # Windows
+    fcntl = None
 
 CHECKSUM = "minitransformer.sha256"
 """The entry of a safetensors file's metadata that holds the SHA-256 of all its other bytes."""
@@ -99,7 +105,8 @@ def locked(path: Path) -> Iterator[None]:
     """Keep others from writing `path` in such a block of theirs, in this process or another.
 
     The lock is the operating system's on a file beside `path`, so it ends with its process,
-    however that ends. What a writer of `path` that was killed has left is removed.
+    however that ends. Without such locks, as on Windows, nobody is kept out. What a writer of
+    `path` that was killed has left is removed.
 
     Raises:
         OSError: if no file can be made in the folder of `path`.
@@ -112,38 +119,24 @@ def locked(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {error}") from error
     with file:
         try:
-            take(file)
-            # Whoever was here before may have removed the file between the last two lines.
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError, PermissionError) as error:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its last owner may have removed the file before we locked it.
+                if not os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                    raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError) as error:
             raise ValueError(
                 f"{path} is being written by another training, here or in another process"
             ) from error
+        except OSError:
+            pass  # a file system without locks, as some in a network: better unguarded than no file
         try:
             for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.unfinished"):
                 leftover.unlink(missing_ok=True)
             yield
         finally:
-            if sys.platform != "win32":  # where an open file cannot be removed
+            if fcntl is not None:
                 lock.unlink(missing_ok=True)
-
-
-def take(file: IO[Any]) -> None:
-    """Lock an open file, or raise BlockingIOError (PermissionError on Windows) at once."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        raise
-    except OSError:
-        pass  # a file system without locks, as some in a network: better unguarded than no file
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -22,7 +22,6 @@ from many import (
 )
 from torch.torch_version import TorchVersion
 
-from minitransformer.data import num_targets
 from minitransformer.parallel import ParallelTrainer, join_processes
 from minitransformer.parallel.layers import compute_again
 from minitransformer.parallel.trainer import check_parts
@@ -153,20 +152,6 @@ def test_one_process_with_one_part_is_the_plain_trainer(kind, engine):
 # --- the loss of a batch
 
 
-def test_loss_is_a_mean_over_tokens_not_over_parts():
-    """Rows of unequal length: the mean of the parts' means is another number, the usual mistake."""
-    trainer = copying_trainer(dropout=0.0)
-    batch = sorted(trainer.examples, key=lambda example: len(example.tgt))
-    whole = trainer.loss(batch).item()
-    parts = batch[:5], batch[5:]
-    losses = [trainer.loss(rows).item() for rows in parts]
-    tokens = [num_targets(rows, 0) for rows in parts]
-    by_tokens = sum(n * loss for n, loss in zip(tokens, losses, strict=True)) / sum(tokens)
-    assert tokens[0] != tokens[1]
-    assert by_tokens == pytest.approx(whole, rel=1e-6)
-    assert sum(losses) / 2 != pytest.approx(whole, rel=1e-3)
-
-
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("kind", ["copying", "letters"])
 def test_gradient_is_that_of_the_whole_batch(kind, parts):
@@ -196,23 +181,6 @@ def test_parts_are_what_the_plain_trainer_accumulates(kind, parts):
         ParallelTrainer(trainer, processes, parts=parts).fit(progress=False)
     assert_same_outcome(outcome(trainer), outcome(plain), 1e-6)
     assert trainer.history[0]["loss"] == plain.history[0]["loss"]  # the same dropout
-
-
-def test_muon_in_one_process_is_the_plain_trainer():
-    plain, trainer = copying_trainer(optimizer="muon"), copying_trainer(optimizer="muon")
-    plain.fit(progress=False)
-    with join_processes() as processes:
-        ParallelTrainer(trainer, processes).fit(progress=False)
-    assert_same_outcome(outcome(trainer), outcome(plain), 1e-6)
-
-
-def test_parts_have_random_numbers_of_their_own():
-    first, second = copying_trainer(), copying_trainer()
-    row = first.examples[:1]
-    with join_processes() as processes:
-        once = ParallelTrainer(first, processes, parts=1).train_step(row * 2)
-        twice = ParallelTrainer(second, processes, parts=2).train_step(row * 2)
-    assert once["loss"] != twice["loss"]
 
 
 def test_recomputed_layer_drops_the_same_elements():
@@ -248,27 +216,6 @@ def test_generated_code_computes_the_same(tmp_path, monkeypatch):
     plain.fit(1, progress=False)
     assert all(layer._compiled_call_impl is not None for layer in trainer.model.decoder.layers)
     assert_same_outcome(outcome(trainer), outcome(plain), BOUND)
-
-
-def test_frozen_parameters_stay():
-    trainer = copying_trainer()
-    frozen = trainer.model.encoder.layers[0].feed_forward.w_1.weight.requires_grad_(False)
-    before = frozen.clone()
-    with join_processes() as processes:
-        ParallelTrainer(trainer, processes, "fsdp").fit(until=2, progress=False)
-        name = "encoder.layers.0.feed_forward.w_1.weight"
-        assert torch.equal(outcome(trainer)[1][name], before)
-
-
-def test_infinite_loss_stops_training_and_names_the_step():
-    trainer = copying_trainer()
-    with torch.no_grad():
-        trainer.model.decoder.norm.bias[0] = torch.inf
-    with join_processes() as processes:
-        parallel = ParallelTrainer(trainer, processes)
-        with pytest.raises(FloatingPointError, match=r"step 1: loss (nan|inf), gradient norm nan"):
-            parallel.fit(progress=False)
-    assert parallel.step == 0
 
 
 def test_group_is_let_go_of_after_the_engine():

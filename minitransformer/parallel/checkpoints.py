@@ -18,7 +18,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +39,19 @@ STATE = "state.json"
 
 @contextmanager
 def sole_training(folder: Path, processes: Processes) -> Iterator[None]:
-    """The folder, made if it is not there, is these processes' alone inside the block.
-
-    Raises:
-        OSError: if there can be no such folder.
-        ValueError: if other processes train there.
-    """
-    lock, error = None, None
-    if processes.is_first:
-        try:
-            folder.mkdir(exist_ok=True)
-            lock = locked(folder)
-            lock.__enter__()
-            for leftover in folder.glob(".*.unfinished"):
-                shutil.rmtree(leftover)
-        except (OSError, ValueError) as caught:
-            lock, error = None, caught
-    try:
+    """The folder, made if it is not there, is these processes' alone inside the block."""
+    with ExitStack() as stack:
+        error = None
+        if processes.is_first:
+            try:
+                folder.mkdir(exist_ok=True)
+                stack.enter_context(locked(folder))
+                for leftover in folder.glob(".*.unfinished"):
+                    shutil.rmtree(leftover)
+            except (OSError, ValueError) as caught:
+                error = caught
         processes.raise_together(error)
         yield
-    finally:
-        if lock is not None:
-            lock.__exit__(None, None, None)
 
 
 def save_shares(trainer: Trainer, parts: int, folder: Path, processes: Processes) -> None:
@@ -68,9 +59,6 @@ def save_shares(trainer: Trainer, parts: int, folder: Path, processes: Processes
 
     They write to a folder beside it, which gets its name when all have finished: whoever is
     stopped at any moment, the checkpoint is there whole, or not at all.
-
-    Raises:
-        OSError: if one of them cannot write; what was there before stays.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -169,12 +157,7 @@ def damaged(path: Path, found: str, expected: str) -> ValueError:
 def load_shares(
     trainer: Trainer, place: Path, files: Mapping[str, str], processes: Processes
 ) -> None:
-    """Put a checkpoint into the trainer's model and optimiser, into each process its share.
-
-    Raises:
-        OSError: if a file cannot be read.
-        ValueError: if a file is damaged.
-    """
+    """Put a checkpoint into the trainer's model and optimiser, into each process its share."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 

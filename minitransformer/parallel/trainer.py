@@ -184,11 +184,6 @@ class ParallelTrainer(Trainer):
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: this process's parts, then what all have found together."""
-        with self.processes.waiting(f"step {self.step + 1}"):
-            return self.step_together(batch)
-
-    def step_together(self, batch: Any) -> dict[str, float]:
-        """The same, without looking for processes that hang."""
         trainer, config, found = self.trainer, self.trainer.config, 0.0
         device = self.processes.device.type
         bf16 = torch.autocast(device, torch.bfloat16, enabled=config.precision == "bf16")
@@ -196,18 +191,20 @@ class ParallelTrainer(Trainer):
         trainer.model.train()
         trainer.optimizer.zero_grad()
         mine = range(self.processes.rank, self.parts, self.processes.count)
-        for part in mine:
-            trainer.seed(self.step + 1, part)
-            rows, share = dealt[part]
-            # Of a batch with fewer rows than parts some get none. The others wait for these, too.
-            rows = rows if share else batch[:1]
-            with self.adding_up(part == mine[-1]):
-                with bf16:
-                    loss = share * self.module(rows)
-                (self.processes.count * loss).backward()
-            found += loss.item()
-        norm = full(clip_grad_norm_(trainer.model.parameters(), config.max_gradient_norm)).item()
-        return self.update(self.processes.totals(found)[0], norm)
+        with self.processes.waiting(f"step {self.step + 1}"):
+            for part in mine:
+                trainer.seed(self.step + 1, part)
+                rows, share = dealt[part]
+                # With fewer rows than parts some get none, but the others wait for these, too.
+                rows = rows if share else batch[:1]
+                with self.adding_up(part == mine[-1]):
+                    with bf16:
+                        loss = share * self.module(rows)
+                    (self.processes.count * loss).backward()
+                found += loss.item()
+            norm = full(clip_grad_norm_(trainer.model.parameters(), config.max_gradient_norm))
+            (loss_of_all,) = self.processes.totals(found)
+            return self.update(loss_of_all, norm.item())
 
     @contextmanager
     def adding_up(self, last: bool) -> Iterator[None]:
@@ -230,13 +227,7 @@ class ParallelTrainer(Trainer):
             save_shares(self.trainer, self.parts, Path(path), self.processes)
 
     def claim(self, path: str | os.PathLike[str]) -> None:
-        """Keep others from this folder, and go on from its last checkpoint if that is further.
-
-        Raises:
-            OSError: if there can be no such folder, or a file cannot be read.
-            ValueError: if others train there, or what is there is damaged, of another training, or
-                in parts that cannot be shared evenly.
-        """
+        """Keep others from this folder, and go on from its last checkpoint if that is further."""
         folder, processes = Path(path), self.processes
         with processes.waiting("beginning"):
             checked_state(self.trainer)
