@@ -244,7 +244,7 @@ def check_same(found: Any, expected: Any, name: str = "") -> None:
 
 
 def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write JSON in a single step: an interruption leaves the old file or the new one, whole.
+    """Write JSON in a single step: an interruption leaves either the old file or the new one.
 
     Raises:
         FileNotFoundError: if the folder of `path` does not exist.

@@ -20,7 +20,7 @@ class WordPieceTokenizer(Tokenizer):
 
     A word is cut from the left, each time at the longest token that fits. A word that cannot be
     cut, because of a character never seen, becomes a single <unk>, and so does one of more than
-    100 characters. White space is not kept: `decode` writes as `WordTokenizer` does.
+    100 characters. White space is not kept: `decode` joins words as `WordTokenizer` does.
 
     Args:
         tokens: the vocabulary after the special tokens, in order of id.
@@ -39,11 +39,10 @@ class WordPieceTokenizer(Tokenizer):
     def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
         """Begin with all characters; merge the most frequent pair until the vocabulary is full.
 
-        Each character is a token; so is its form with `##`, if it continues a word anywhere. The
-        original criterion was another: not the pair with the largest count(ab), but the one with
-        the largest count(ab) / (count(a) · count(b)), which raises the likelihood of the text
-        under a unigram model most. Its code was never published. Frequency is what `tokenizers`
-        uses, and the vocabularies made with it.
+        Each character is a token, and so is its form with `##` if it continues a word anywhere.
+        The original criterion was not the largest count(ab) but the largest
+        count(ab) / (count(a) · count(b)), from the likelihood of the text under a unigram model;
+        its code was never published. `tokenizers` uses frequency, as here.
 
         Raises:
             TypeError: if `texts` is a single str.
