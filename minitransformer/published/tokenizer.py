@@ -27,7 +27,7 @@ from minitransformer.published.tokenizer_files import (
     parsed,
     text_of,
 )
-from minitransformer.tokenization import ROLES, Tokenizer
+from minitransformer.tokenization import ROLES, SpecialTokens, Tokenizer
 
 __all__ = ["PublishedTokenizer"]
 
@@ -81,13 +81,12 @@ class PublishedTokenizer(Tokenizer):
         for index, token in enumerate(self.tokens):
             if (found := added.get(token, {}).get("id", self.ids[token])) != index:
                 raise ValueError(f"token {token!r} has id {found}, expected {index}")
-        self.special_tokens = tuple(token for token in added if added[token].get("special"))
-        self.spelled = re.compile("|".join(map(re.escape, self.special_tokens)) or "(?!)")
+        SpecialTokens.__init__(self, [t for t in added if added[t].get("special")], self.ids)
         for role, special_id in self.roles(settings).items():
             setattr(self, f"{role}_id", special_id)
 
     def roles(self, settings: Mapping[str, dict[str, Any]]) -> dict[str, int | None]:
-        """The ids of the tokens that have a role, by what the files say or by common names.
+        """The ids of the tokens that have a role, where the files say something of them.
 
         The ids of `config.json` count only where no file names a token: a model without padding
         has the id of some other token there, now and then.
@@ -98,14 +97,12 @@ class PublishedTokenizer(Tokenizer):
         if (place := self.state["model"].get("unk_id")) is not None:
             unknown = self.tokens[place]
         ids: dict[str, int | None] = {}
-        for role, names in ROLES.items():
-            guess = next((name for name in names if name in self.special_tokens), "")
+        for role in ROLES:
             number = settings["config.json"].get(f"{role}_token_id")
             if named:
-                guess = named.get(role) or ""
+                ids[role] = self.ids.get(named.get(role) or "")
             elif isinstance(number, int) and 0 <= number < self.vocab_size:
-                guess = self.tokens[number]
-            ids[role] = self.ids.get(guess)
+                ids[role] = number
         return ids if "unk" in named or unknown is None else ids | {"unk": self.ids.get(unknown)}
 
     @classmethod
@@ -226,7 +223,7 @@ class PublishedTokenizer(Tokenizer):
         """Ids and token types of one text or two."""
         for text in texts:
             check_instance("text", text, str)
-            if parse_special is None and (found := self.spelled.search(text)):
+            if parse_special is None and (found := self.special_pattern.search(text)):
                 warnings.warn(
                     f"{found[0]!r} is read as text; `begin` and `encode` with parse_special=True "
                     "read it as the special token, parse_special=False says that text is meant",
