@@ -144,8 +144,8 @@ class Tokenizer(SpecialTokens, TokenizerFile):
     def __init__(
         self, tokens: Iterable[str], special_tokens: Iterable[str] = SpecialTokens.special_tokens
     ) -> None:
-        specials = list(texts_of("special_tokens", special_tokens))
-        known = dict.fromkeys(tokens := list(texts_of("tokens", tokens)))
+        tokens = list(texts_of("tokens", tokens))
+        specials, known = list(texts_of("special_tokens", special_tokens)), set(tokens)
         self.tokens = (*(name for name in specials if name not in known), *tokens)
         self.ids = ids_of(self.tokens)
         self.vocab_size = len(self.tokens)
