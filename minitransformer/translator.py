@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from minitransformer.checkpoint import load_model
-from minitransformer.checks import check_at_least_1, check_instance, texts_of
+from minitransformer.checks import check_at_least_1, texts_of
 from minitransformer.data import (
     as_pairs,
     collate,
@@ -42,17 +42,17 @@ class TextModel:
         tokenizers: by side, as in `save_pretrained`: "src" and "tgt", or "text".
 
     Raises:
-        TypeError: if the model is of another kind.
+        TypeError: if the model does not generate text.
         ValueError: if the tokenizers do not fit it.
 
     Built in chapter 9.
     """
 
-    kind: ClassVar[type] = torch.nn.Module
     sides: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: Any, **tokenizers: Tokenizer) -> None:
-        check_instance("model", model, self.kind)
+        if not generates(model):
+            raise TypeError(f"model must generate text, got a {type(model).__name__}")
         check_tokenizers(model.config, tokenizers)
         self.model, self.tokenizers = model, tokenizers
 
@@ -65,7 +65,7 @@ class TextModel:
     def of(cls, model: Any, tokenizers: Mapping[str, Tokenizer]) -> Self:
         """A `Translator` or a `TextGenerator`, by the tokenizers; a ValueError if it is neither."""
         for kind in (cls, *cls.__subclasses__()):
-            if tokenizers and tokenizers.keys() == {*kind.sides} and isinstance(model, kind.kind):
+            if tokenizers and tokenizers.keys() == {*kind.sides} and generates(model):
                 return kind(model, *(tokenizers[side] for side in kind.sides))
         raise ValueError(
             f"no {cls.__name__}: it is a {type(model).__name__} with tokenizers "
@@ -124,7 +124,7 @@ class Translator(TextModel):
         tgt_tokenizer: the same for the target side.
 
     Raises:
-        TypeError: if the model is no `Transformer`.
+        TypeError: if the model does not generate text.
         ValueError: if a tokenizer does not fit the model.
 
     Example:
@@ -142,7 +142,6 @@ class Translator(TextModel):
     Built in chapter 9.
     """
 
-    kind = Transformer
     sides = ("src", "tgt")
 
     def __init__(
@@ -219,6 +218,11 @@ class Translator(TextModel):
         return nats / count
 
 
+def generates(model: Any) -> bool:
+    """Whether a model generates text; one that only reads has no stacks to count."""
+    return hasattr(getattr(model, "config", None), "num_encoder_layers")
+
+
 def some_pairs(pairs: Iterable[tuple[str, str]]) -> list[Any]:
     """Pairs of texts, at least one."""
     found = as_pairs(pairs)
@@ -235,7 +239,7 @@ class TextGenerator(TextModel):
         tokenizer: what it was trained with.
 
     Raises:
-        TypeError: if the model is no `DecoderOnlyTransformer`.
+        TypeError: if the model does not generate text.
         ValueError: if the tokenizer does not fit the model.
 
     Example:
@@ -253,7 +257,6 @@ class TextGenerator(TextModel):
     Built in chapter 10.
     """
 
-    kind = DecoderOnlyTransformer
     sides = ("text",)
 
     def __init__(self, model: DecoderOnlyTransformer, tokenizer: Tokenizer) -> None:

@@ -44,3 +44,18 @@ def test_held_out_loss_of_nothing_is_refused():
         trainer.trained().held_out_loss(PAIRS, batch_size=0)
     with pytest.raises(TypeError, match="pairs must be of two texts each, but number 0 is 'a'"):
         trainer.trained().held_out_loss(["a"])
+
+
+def test_a_model_of_any_class_that_generates_is_taken():
+    class Mine(torch.nn.Module):
+        """A class that a reader wrote, with the methods of the package's."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.config, self.model = model.config, model
+
+    trainer = copying_trainer()
+    tokenizers = trainer.tokenizers.values()
+    assert Translator(Mine(trainer.model), *tokenizers).device == trainer.device
+    with pytest.raises(TypeError, match="model must generate text, got a Linear"):
+        Translator(torch.nn.Linear(2, 2), *tokenizers)
