@@ -15,6 +15,7 @@ from torch import nn
 
 import minitransformer as mt
 from minitransformer import models
+from minitransformer.efficient_attention import linear_attention_of_all_pairs
 from minitransformer.models import add_lora, merge_lora
 from minitransformer.parallel import (
     ParallelTrainer,
@@ -59,6 +60,38 @@ class WiderConfig(mt.TransformerConfig):
     kept_layers: tuple[int, ...] = (0,)
 
 
+class Linear(nn.Module):
+    """What each head computes: linear attention of chapter 15."""
+
+    def forward(self, query, key, value, mask=None, bias=None):
+        return linear_attention_of_all_pairs(query, key, value, mask)
+
+
+class WithLinearAttention(mt.DecoderOnlyTransformer):
+    """A user's own, with another attention inside the projections of each layer."""
+
+    def attention(self, *, cross=False):
+        return mt.MultiHeadAttention(12, 3, attention=Linear())
+
+
+class WithOwnLayers(mt.Transformer):
+    """A user's own, with a norm, an attention and a network that no configuration names."""
+
+    def norm(self, d_model):
+        return nn.RMSNorm(d_model, eps=0.1)
+
+    def attention(self, *, cross=False):
+        options = {"d_k": 5, "bias": False, "scale": 0.3}
+        return mt.MultiHeadAttention(12, 3, window=None if cross else 2, **options)
+
+    def layer(self, index, *, cross=False):
+        kind = mt.DecoderLayer if cross else mt.EncoderLayer
+        parts = {"self_attention": self.attention()}
+        parts |= {"cross_attention": self.attention(cross=True)} if cross else {}
+        network = nn.Sequential(nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 12))
+        return kind(12, **parts, feed_forward=network, norm=self.norm, norm_first=index == 0)
+
+
 class Wider(mt.DecoderOnlyTransformer):
     """A user's own, with a user's own configuration."""
 
@@ -69,7 +102,7 @@ def ours(kind, config_kind, tokenizer, **sizes):
     """A model of the package's own configuration."""
     size = tokenizer.vocab_size
     both = {"num_encoder_layers": 1, "num_decoder_layers": 2} | SIZES | sizes
-    return kind(config_kind(size, size, **both))
+    return kind(config_kind(src_vocab_size=size, tgt_vocab_size=size, **both))
 
 
 def writer(tokenizer, kind=mt.DecoderOnlyTransformer, config_kind=mt.TransformerConfig, **sizes):
@@ -112,6 +145,7 @@ TRANSLATORS = {
         share_embeddings=True,
     ),
     "user's own": lambda t: ours(Doubled, mt.TransformerConfig, t),
+    "own layers": lambda t: ours(WithOwnLayers, mt.TransformerConfig, t),
     "T5": t5,
     "T5 1.1": lambda t: t5(t, network="gated-gelu", tie_output=False, scale_output=False),
     "Marian": lambda t: marian(models.Marian, models.MarianConfig, t),
@@ -120,6 +154,7 @@ TRANSLATORS = {
 WRITERS = {
     "DecoderOnlyTransformer": writer,
     "user's own": lambda t: writer(t, Wider, WiderConfig, kept_layers=(1, 0)),
+    "linear attention": lambda t: writer(t, WithLinearAttention, norm_first=True),
     "GPT2": lambda t: published(models.GPT2, models.GPT2Config, t, **SIZES, num_layers=2),
     "user's own GPT2": lambda t: published(Halved, models.GPT2Config, t, **SIZES, num_layers=2),
     "Llama": lambda t: llama(models.LlamaConfig, t, rotary=ROTARY, d_k=6),
