@@ -4,7 +4,6 @@ Processes are real, and talk over the loopback. One start of them serves all run
 """
 
 from functools import cache
-from shutil import which
 
 import pytest
 import torch
@@ -198,24 +197,6 @@ def test_recomputed_layer_drops_the_same_elements():
     assert (calls, more_calls) == (1, 2)
     for gradient, same in zip(once, again, strict=True):
         assert torch.equal(gradient, same)
-
-
-@EVERYTHING
-@pytest.mark.skipif(which("c++") is None, reason="needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_generated_code_computes_the_same(tmp_path, monkeypatch):
-    """PyTorch's own code for a layer; among several processes the layers are traced only.
-
-    PyTorch keeps that code for later runs, also for those that may use less of the processor.
-    """
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    plain, trainer = letters_trainer(dropout=0.0), letters_trainer(dropout=0.0)
-    with join_processes() as processes:
-        ParallelTrainer(trainer, processes, compiled=True).fit(until=1, progress=False)
-    plain.fit(1, progress=False)
-    assert all(layer._compiled_call_impl is not None for layer in trainer.model.decoder.layers)
-    assert_same_outcome(outcome(trainer), outcome(plain), BOUND)
 
 
 def test_group_is_let_go_of_after_the_engine():

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from minitransformer import WordTokenizer, grammar_sentences
+from minitransformer import grammar_sentences
 from minitransformer.tasks.grammar import Clause, draw_sentence, punctuated
 from minitransformer.tasks.inflection import (
     ADJECTIVES,
@@ -23,6 +23,7 @@ from minitransformer.tasks.inflection import (
 )
 from minitransformer.tasks.lexicon import HELD_OUT_PHRASES
 from minitransformer.tasks.noun_phrases import noun_phrase, pronoun, relative_pronoun
+from minitransformer.words import split_words as words
 
 SIZES = {"train": 4000, "held_out": 200, "composition": 200, "deep": 200}
 SUBORDINATORS = {"because", "although", "when", "while", "who", "whom", "that"}
@@ -31,10 +32,6 @@ SUBORDINATORS = {"because", "although", "when", "while", "who", "whom", "that"}
 @pytest.fixture(scope="module")
 def splits():
     return grammar_sentences(3, num_train=SIZES["train"], num_held_out=200)
-
-
-def words(text):
-    return WordTokenizer.split(text)
 
 
 def subordinators(text):
