@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer import DecoderLayer, LayerNorm, Transformer, TransformerConfig, generate
+from minitransformer import DecoderLayer, LayerNorm, Transformer, TransformerConfig, fast, generate
 
 Step = Callable[[Tensor, Tensor, Tensor, list[Tensor]], Tensor]
 LENGTH = 64
@@ -124,7 +124,8 @@ def main() -> None:
             same = torch.equal(by_hand.write(step), ours[-LENGTH:])
             print(f"the same text: {same}")
         calls: dict[str, Callable[[], object]] = {
-            "ours": partial(generate, model, src, **options),
+            "ours": partial(generate, fast.prepare(model), src, **options),
+            "the modules": partial(generate, model, src, **options),
             "a step by hand": partial(by_hand.write, by_hand.step),
             "the same, compiled": partial(by_hand.write, compiled),
             "its products alone": lambda: [by_hand.products() for _ in range(LENGTH)],

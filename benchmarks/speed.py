@@ -48,6 +48,7 @@ from minitransformer import (
     collate,
     encode_pairs,
     epoch_batches,
+    fast,
     generate,
     next_token_loss,
     scaled_dot_product_attention,
@@ -271,12 +272,13 @@ def generation_rows() -> Iterator[Row]:
     """Writing 64 tokens after a source of 24, greedily and by beam search; 255 after one token."""
     for d_model, num_layers, batch_sizes in ((256, 3, (1, 32)), (512, 6, (1,))):
         ours = translator(d_model, num_layers, norm_first=False).eval()
+        prepared = fast.prepare(ours)
         marian = peers.marian(VOCAB_SIZE, d_model, num_layers, 0.1, "sdpa").eval()
         for num_beams in (1, 4):
             for rows in batch_sizes:
                 src = torch.randint(5, VOCAB_SIZE, (rows, 24))
                 calls = {
-                    OURS: lambda m=ours, s=src, n=num_beams: generate(
+                    OURS: lambda m=prepared, s=src, n=num_beams: generate(
                         m, s, max_new_tokens=64, min_new_tokens=64, num_beams=n
                     ),
                     "Marian sdpa": lambda m=marian, s=src, n=num_beams: peers.write(m, s, 64, n),
@@ -296,8 +298,9 @@ def generation_rows() -> Iterator[Row]:
     models = {name: model.eval() for name, model in decoder_only_models().items()}
     ours, gpt2 = models[OURS], models["GPT2 sdpa"]
     prompt = torch.tensor([[1]])
+    prepared = fast.prepare(ours)
     calls = {
-        OURS: lambda: generate(ours, prompt, max_new_tokens=255, min_new_tokens=255),
+        OURS: lambda: generate(prepared, prompt, max_new_tokens=255, min_new_tokens=255),
         "GPT2 sdpa": lambda: peers.write(gpt2, prompt, 255, 1),
     }
     read = 4 * 255 * sum(p.numel() for p in ours.parameters())

@@ -215,7 +215,9 @@ def check_attention(
         batch = broadcast("query", query, "key", key)
     scores = (*batch, query.size(-2), key.size(-2))
     for name, part in (("mask", mask), ("bias", bias)):
-        shape = () if part is None else tuple(part.shape)
+        if part is None:
+            continue
+        shape = tuple(part.shape)
         missing = len(scores) - len(shape)  # axes that broadcasting puts in front
         if missing < 0 or any(
             m not in (1, s) for m, s in zip(shape, scores[missing:], strict=True)

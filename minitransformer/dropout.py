@@ -26,8 +26,10 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop elements of x, of any shape; the same shape and dtype come back."""
+        if not self.training:
+            return x
         dropped = round(self.p * 2**16)  # of 2^16 values
-        if not self.training or dropped in (0, 2**16) or not draws_now(x):
+        if dropped in (0, 2**16) or not draws_now(x):
             return super().forward(x)
         random = torch.empty(-(-x.numel() // 4), dtype=torch.int64)  # a quarter, rounded up
         random.random_(-(2**63), None)

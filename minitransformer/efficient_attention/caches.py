@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.attention import Mask, scaled_dot_product_attention
+from minitransformer.cache import KVCache
 from minitransformer.checks import check_at_least_1, check_axes
 
 __all__ = ["LatentAttention", "LatentCache", "QuantisedCache", "RollingCache"]
 
 
-class RollingCache:
+class RollingCache(KVCache):
     """The first and the last positions of one layer; what lies between is forgotten.
 
     As a `KVCache`, each position one by one: the same as a mask that shows each query the first
@@ -45,15 +46,12 @@ class RollingCache:
     Built in chapter 15. Paper: Xiao et al. (2024), section 3.
     """
 
-    keys: Tensor
-    values: Tensor
-
     def __init__(self, window: int, sinks: int = 4) -> None:
+        super().__init__()
         if sinks < 0:
             raise ValueError(f"sinks must be at least 0, got {sinks}")
         check_at_least_1(window=window)
         self.window, self.sinks = window, sinks
-        self.length = 0
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the next positions' keys and values, (b, h, n, e); return what is attended.
@@ -70,6 +68,20 @@ class RollingCache:
         self.length += count
         return keys, values
 
+    def select(self, rows: Tensor) -> None:
+        """As that of `KVCache`."""
+        if self.length:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def crop(self, length: int) -> None:
+        """Nothing but the whole can be kept: what was forgotten before is gone.
+
+        Raises:
+            ValueError: if `length` is another than that of the cache.
+        """
+        if length != self.length:
+            raise ValueError(f"a RollingCache of {self.length} positions cannot keep {length}")
+
     def kept(self, x: Tensor) -> Tensor:
         """The first and the last positions of x, (b, h, n, e)."""
         surplus = x.size(-2) - self.sinks - self.window
@@ -78,7 +90,7 @@ class RollingCache:
         return torch.cat([x[..., : self.sinks, :], x[..., self.sinks + surplus :, :]], dim=-2)
 
 
-class QuantisedCache:
+class QuantisedCache(KVCache):
     """Keys and values of one layer in 8 bits, each vector with a scale of its own.
 
     A number is off by at most 1/254 of the largest of its vector. Memory: e + 4 bytes for a vector
@@ -94,7 +106,7 @@ class QuantisedCache:
     """
 
     def __init__(self) -> None:
-        self.length = 0
+        super().__init__()
         self.parts: list[tuple[Tensor, Tensor]] = []  # int8 and scale, of keys and of values
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,6 +118,22 @@ class QuantisedCache:
         self.parts, self.length = new, self.length + keys.size(-2)
         known, carried = ((whole * scale).to(keys.dtype) for whole, scale in new)
         return known, carried
+
+    def select(self, rows: Tensor) -> None:
+        """As that of `KVCache`."""
+        self.parts = [(whole[rows], scale[rows]) for whole, scale in self.parts]
+
+    def repeat(self, count: int) -> None:
+        """As that of `KVCache`."""
+        if self.length:
+            self.select(torch.arange(self.parts[0][0].size(0)).repeat_interleave(count))
+
+    def crop(self, length: int) -> None:
+        """As that of `KVCache`."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must lie between 0 and {self.length}, got {length}")
+        self.parts = [(a[..., :length, :], b[..., :length, :]) for a, b in self.parts]
+        self.length = length
 
     @property
     def num_bytes(self) -> int:

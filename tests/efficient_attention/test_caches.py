@@ -16,6 +16,7 @@ from minitransformer.efficient_attention import (
     causal_rule,
     window_rule,
 )
+from minitransformer.rotary import RotaryPositionalEncoding
 
 B, N, D, H = 2, 9, 12, 3
 
@@ -38,7 +39,10 @@ def step_by_step(layer, x, cache, cuts=None):
     return torch.cat(outputs, dim=1)
 
 
-@pytest.mark.parametrize("options", [{}, {"positional_encoding": "rotary"}, {"num_kv_heads": 1}])
+ROTARY = {"rotary": RotaryPositionalEncoding(D // H)}
+
+
+@pytest.mark.parametrize("options", [{}, ROTARY, {"num_kv_heads": 1}])
 @pytest.mark.parametrize(("window", "sinks"), [(1, 0), (3, 0), (3, 2), (1, 4), (20, 4)])
 def test_rolling_cache_equals_its_mask(options, window, sinks):
     layer = attention(**options)
@@ -51,10 +55,35 @@ def test_rolling_cache_equals_its_mask(options, window, sinks):
 
 
 def test_rolling_cache_reads_a_prompt_at_once():
-    layer = attention(positional_encoding="rotary")
+    layer = attention(**ROTARY)
     cache = RollingCache(20, 4)
     whole = layer(x(), x(), x(), "causal")
     assert_same(step_by_step(layer, x(), cache, [0, 4, 5, 9]), whole, 1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda: RollingCache(2, 1), QuantisedCache])
+def test_rows_of_caches_are_selected_and_repeated(make):
+    cache, alone, layer = make(), make(), attention()
+    step_by_step(layer, x(), cache, [0, 4])
+    cache.select(torch.tensor([1]))
+    cache.repeat(3)
+    step_by_step(layer, x()[1:], alone, [0, 4])
+    new = x()[1:, 4:5]
+    expected = layer(new, new, new, None, alone).expand(3, -1, -1)
+    new = new.expand(3, -1, -1)
+    assert_same(layer(new, new, new, None, cache), expected, 1e-12)
+    assert cache.length == 5
+
+
+def test_what_a_rolling_cache_forgot_does_not_come_back():
+    cache = RollingCache(2, 1)
+    step_by_step(attention(), x(), cache)
+    with pytest.raises(ValueError, match="a RollingCache of 9 positions cannot keep 4"):
+        cache.crop(4)
+    quantised = QuantisedCache()
+    step_by_step(attention(), x(), quantised, [0, 5])
+    quantised.crop(2)
+    assert (quantised.length, quantised.parts[0][0].size(-2)) == (2, 2)
 
 
 def test_quantised_cache_is_close_and_small():
