@@ -52,8 +52,6 @@ def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
     Example:
         >>> padding_mask(torch.tensor([[5, 7, 0]]))
         tensor([[[[ True,  True, False]]]])
-
-    Built in chapter 4.
     """
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (b, k), got {tuple(ids.shape)}")
@@ -83,8 +81,6 @@ def causal_mask(
         >>> causal_mask(2, 4).int()
         tensor([[1, 1, 1, 0],
                 [1, 1, 1, 1]], dtype=torch.int32)
-
-    Built in chapter 4.
     """
     num_keys = num_queries if num_keys is None else num_keys
     check_causal(num_queries, num_keys)
@@ -123,7 +119,7 @@ def attention_weights(
         >>> attention_weights(query, key, torch.tensor([True, True, False, False]))
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
 
-    Built in chapter 4. Paper: equation 1.
+    Paper: equation 1.
     """
     allowed = as_tensor(mask, query, key)
     check_attention(query, key, allowed, bias)
@@ -190,7 +186,7 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(torch.zeros(1, 5), torch.zeros(2, 5), value)
         tensor([[2.]])
 
-    Built in chapter 4. Paper: section 3.2.1, equation 1.
+    Paper: section 3.2.1, equation 1.
     """
     check_values(key, value)
     check_attention_settings(dropout, backend)
@@ -241,7 +237,7 @@ class ScaledDotProductAttention(nn.Module):
     Raises:
         ValueError: if `dropout` is outside [0, 1) or `backend` unknown.
 
-    Built in chapter 4. Paper: section 3.2.1.
+    Paper: section 3.2.1.
     """
 
     def __init__(
@@ -289,7 +285,7 @@ class SelfAttention(nn.Module):
         >>> tuple(output.shape), tuple(weights.shape)
         ((2, 5, 4), (2, 5, 5))
 
-    Built in chapter 4. Paper: section 3.2.1; several heads: chapter 5.
+    Paper: section 3.2.1; several heads: chapter 5.
     """
 
     def __init__(self, d_model: int, d_k: int | None = None) -> None:

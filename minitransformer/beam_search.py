@@ -35,7 +35,7 @@ def length_normalisation(length: int, alpha: float) -> float:
         >>> length_normalisation(1, 0.6), round(length_normalisation(20, 0.6), 3)
         (1.0, 2.354)
 
-    Built in chapter 10. Paper: Wu et al., equation 14.
+    Paper: Wu et al., equation 14.
     """
     return ((5 + length) / 6) ** alpha
 
@@ -85,7 +85,7 @@ def beam_search(
         >>> beam_search(Same(), restrict=lambda texts, scores: scores, **options)
         [[1, 1, 1]]
 
-    Built in chapter 10. Paper: Wu et al., section 7.
+    Paper: Wu et al., section 7.
     """
     logits = step(step.prompts)
     device, vocab_size = logits.device, logits.size(-1)

@@ -58,7 +58,7 @@ class BPETokenizer(Tokenizer):
         >>> Tokenizer.from_dict(tokenizer.to_dict()).tokens == tokenizer.tokens  # as from a file
         True
 
-    Built in chapter 1. Papers: Sennrich et al., section 3.2; Radford et al., section 2.2.
+    Papers: Sennrich et al., section 3.2; Radford et al., section 2.2.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ def learn_merges(
         >>> learn_merges(words, ["a", "b", "c"], vocab_size=5)
         (['a', 'b', 'c', 'ab', 'abc'], [('a', 'b'), ('ab', 'c')])
 
-    Built in chapter 1. Paper: Sennrich et al., section 3.2.
+    Paper: Sennrich et al., section 3.2.
     """
     tokens, merges = list(tokens), []
     spelled, weights = list(words), list(words.values())
@@ -245,8 +245,6 @@ def merge_pairs(ids: list[int], rules: Mapping[tuple[int, int], tuple[int, int]]
         >>> rules = {(0, 1): (0, 3), (3, 2): (1, 4)}  # a+b first, ab+c second
         >>> merge_pairs([2, 0, 1, 2], rules)
         [2, 4]
-
-    Built in chapter 1.
     """
     ids, end = [*ids, -1], len(ids)  # ids[-1] and ids[end] are no token
     before, after = list(range(-1, end)), [*range(1, end + 1), end]

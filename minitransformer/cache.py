@@ -27,8 +27,6 @@ class KVCache:
         >>> keys, values = cache.extend(new, new)
         >>> tuple(keys.shape), cache.length
         ((2, 3, 2, 4), 2)
-
-    Built in chapter 10.
     """
 
     keys: Tensor

@@ -38,8 +38,6 @@ class Callback:
         >>> Threshold().after_step(trainer)
         >>> trainer.should_stop
         True
-
-    Built in chapter 9.
     """
 
     def begin(self, trainer: Any) -> None:
@@ -61,8 +59,6 @@ class Evaluate(Callback):
 
     Example:
         >>> evaluate = Evaluate(lambda: {"held_out": 0.5}, every=2)
-
-    Built in chapter 9.
     """
 
     def __init__(self, function: Callable[[], Mapping[str, Any]], every: int = 100) -> None:
@@ -115,7 +111,7 @@ class EarlyStopping(Callback):
         >>> stopping.best_row(history), stopping.ends(history), stopping.ends(history[:3])
         ({'step': 2, 'held_out': 2.0}, True, False)
 
-    Built in chapter 9. Source: Prechelt (1998).
+    Source: Prechelt (1998).
     """
 
     watch: str
@@ -167,8 +163,6 @@ class Checkpoint(Callback):
 
     Example:
         >>> checkpoint = Checkpoint("model.safetensors", every=10)
-
-    Built in chapter 9.
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:

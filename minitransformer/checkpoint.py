@@ -57,8 +57,6 @@ def save_checkpoint(
         ...     tensors, state = load_checkpoint(f"{folder}/a.safetensors")
         >>> tensors["w"], state["step"]
         (tensor([1., 1.]), 3)
-
-    Built in chapter 9.
     """
     path = Path(path)
     check_folder(path)
@@ -87,8 +85,6 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
         >>> load_checkpoint("nowhere.safetensors")
         Traceback (most recent call last):
         FileNotFoundError: there is no checkpoint at nowhere.safetensors
-
-    Built in chapter 9.
     """
     path = Path(path)
     if not path.is_file():
@@ -147,10 +143,7 @@ def tensors_of(trainer: Any) -> dict[str, Tensor]:
 
 
 class Resumable:
-    """What of a trainer is about checkpoints: to save, to resume, to keep other trainings away.
-
-    Built in chapter 9.
-    """
+    """What of a trainer is about checkpoints: to save, to resume, to keep other trainings away."""
 
     resources: ExitStack
     """What is let go of when `fit` is done."""

@@ -67,7 +67,7 @@ class TransformerConfig:
         ...
         ValueError: num_heads must divide d_model, got 5 and 64
 
-    Built in chapter 8. Paper: table 3.
+    Paper: table 3.
     """
 
     src_vocab_size: int

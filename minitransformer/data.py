@@ -33,8 +33,6 @@ class TextPair(NamedTuple):
     Example:
         >>> TextPair("two hundred", "zweihundert").tgt
         'zweihundert'
-
-    Built in chapter 9.
     """
 
     src: str
@@ -47,8 +45,6 @@ class Example(NamedTuple):
     Example:
         >>> Example(src=[5, 6, 2], tgt=[1, 9, 2]).src
         [5, 6, 2]
-
-    Built in chapter 9.
     """
 
     src: list[int]
@@ -64,8 +60,6 @@ class Batch(NamedTuple):
         >>> batch = collate([Example([4, 2], [1, 7, 8, 2])])
         >>> isinstance(batch, Batch), batch.tgt_output
         (True, tensor([[7, 8, 2]]))
-
-    Built in chapter 9.
     """
 
     src: Tensor
@@ -146,8 +140,6 @@ def encode_pairs(
         >>> words = WordTokenizer(["one", "two"])
         >>> encode_pairs([TextPair("one two", "two")], words, words)
         [Example(src=[5, 6, 2], tgt=[1, 6, 2])]
-
-    Built in chapter 9.
     """
     start = target_start(config, tgt_tokenizer)
     return [
@@ -166,8 +158,6 @@ def collate(examples: Sequence[Example], pad_id: int = 0) -> Batch:
         >>> batch = collate([Example([4, 2], [1, 7, 8, 2]), Example([5, 6, 2], [1, 9, 2])])
         >>> batch.tgt_input.tolist(), batch.tgt_output.tolist()
         ([[1, 7, 8], [1, 9, 2]], [[7, 8, 2], [9, 2, 0]])
-
-    Built in chapter 9.
     """
     if not examples:
         raise ValueError("a batch needs at least 1 example, got 0")
@@ -201,8 +191,6 @@ def epoch_batches(
         >>> batches = epoch_batches(examples, 2, seed=0, epoch=0)
         >>> sorted([len(example.tgt) for example in batch] for batch in batches)
         [[3, 3], [4, 5], [6]]
-
-    Built in chapter 9.
     """
     if not examples or batch_size < 1:
         raise ValueError(
@@ -256,7 +244,7 @@ def token_batches(
         >>> sorted([positions(example) for example in batch] for batch in batches)
         [[2, 2], [3], [4], [5]]
 
-    Built in chapter 9. Paper: section 5.1.
+    Paper: section 5.1.
     """
     if not examples:
         raise ValueError("examples must be at least 1, got 0")
@@ -329,8 +317,6 @@ def in_parts(batch: Any, parts: int, pad_id: int = 0) -> list[tuple[Any, float]]
         >>> short, long = Example([4, 2], [1, 2]), Example([5, 2], [1, 7, 8, 2])
         >>> [(len(rows), share) for rows, share in in_parts([short, long, short], 2)]
         [(2, 0.4), (1, 0.6)]
-
-    Built in chapter 9.
     """
     if parts == 1:
         return [(batch, 1.0)]

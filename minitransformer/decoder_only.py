@@ -39,7 +39,7 @@ class DecoderOnlyTransformer(TokenModel):
         >>> model(torch.randint(1, 30, (2, 7))).shape
         torch.Size([2, 7, 30])
 
-    Built in chapter 10. Papers: Liu et al. (2018), section 4.2.3; Radford et al. (2018).
+    Papers: Liu et al. (2018), section 4.2.3; Radford et al. (2018).
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:

@@ -23,8 +23,6 @@ class CachedDecoding:
         ids: sources of the former, prompts of the latter, (b, n), filled on the right.
         bos_id: what the targets of the former begin with.
         max_new_tokens: how many tokens to reserve memory for.
-
-    Built in chapter 10.
     """
 
     def __init__(self, model: Any, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:

@@ -24,8 +24,6 @@ class Finding(NamedTuple):
     Example:
         >>> Finding("no peeking", True, "the future changed nothing").passed
         True
-
-    Built in chapter 17.
     """
 
     law: str
@@ -40,8 +38,6 @@ class Diagnosis(list[Finding]):
     Example:
         >>> Diagnosis([Finding("no peeking", False, "the future changes the past by 0.3")])
         FAILS  no peeking  the future changes the past by 0.3
-
-    Built in chapter 17.
     """
 
     @property
@@ -89,8 +85,6 @@ def diagnose(
         >>> tgt = torch.tensor([[1, 5, 4, 3, 2], [1, 3, 6, 2, 0]])
         >>> diagnose(model, (src, tgt[:, :-1], tgt[:, :-1])).failed
         ['targets follow the input', 'targets end']
-
-    Built in chapter 17.
     """
     case = case_of(model, batch, loss)
     findings = Diagnosis()

@@ -20,8 +20,6 @@ class Dropout(nn.Dropout):
         >>> dropout = Dropout(0.5)
         >>> sorted(set(dropout(torch.ones(100)).tolist())), dropout.eval()(torch.ones(2))
         ([0.0, 2.0], tensor([1., 1.]))
-
-    Built in chapter 7.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
     Raises:
         ValueError: if a size is below 1.
 
-    Built in chapter 2. Paper: section 3.4.
+    Paper: section 3.4.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None) -> None:
@@ -79,7 +79,7 @@ class OutputProjection(nn.Module):
     Raises:
         ValueError: if a size is below 1, or `tied_to` has another shape.
 
-    Built in chapter 2. Paper: section 3.4.
+    Paper: section 3.4.
     """
 
     def __init__(

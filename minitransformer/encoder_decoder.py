@@ -43,7 +43,7 @@ class EncoderLayer(nn.Module):
         >>> layer(src).shape, layer(src, "causal").shape
         (torch.Size([2, 5, 12]), torch.Size([2, 5, 12]))
 
-    Built in chapter 8. Paper: section 3.1.
+    Paper: section 3.1.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         >>> layer(torch.randn(2, 4, 12), torch.randn(2, 5, 12), "causal").shape
         torch.Size([2, 4, 12])
 
-    Built in chapter 8. Paper: section 3.1.
+    Paper: section 3.1.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Encoder(nn.Module):
         >>> encoder(torch.randn(2, 5, 12)).shape
         torch.Size([2, 5, 12])
 
-    Built in chapter 8. Paper: section 3.1.
+    Paper: section 3.1.
     """
 
     def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:
@@ -217,7 +217,7 @@ class Decoder(nn.Module):
         >>> decoder(torch.randn(2, 4, 12), torch.randn(2, 5, 12), "causal").shape
         torch.Size([2, 4, 12])
 
-    Built in chapter 8. Paper: section 3.1.
+    Paper: section 3.1.
     """
 
     def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None) -> None:

@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
         >>> FeedForward(8, 32)(torch.randn(2, 5, 8)).shape
         torch.Size([2, 5, 8])
 
-    Built in chapter 6. Paper: section 3.3, equation 2. GELU: Hendrycks & Gimpel (2016);
+    Paper: section 3.3, equation 2. GELU: Hendrycks & Gimpel (2016);
     gates: Shazeer (2020), equations 5 and 6.
     """
 

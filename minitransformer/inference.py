@@ -47,8 +47,6 @@ class GenerationConfig:
 
     Raises:
         ValueError: if an option is out of range, or two do not fit together.
-
-    Built in chapter 10.
     """
 
     max_new_tokens: int | None = None
@@ -153,8 +151,6 @@ def generate(
         >>> prompts = torch.tensor([[5, 6, 7], [8, 0, 0]])
         >>> generate(model, prompts, max_new_tokens=4, min_new_tokens=4).shape
         torch.Size([2, 4])
-
-    Built in chapter 10.
     """
     check_instance("ids", ids, Tensor)
     settings: Any = replace(config or GenerationConfig(), **options).for_model(model, ids)

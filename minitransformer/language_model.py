@@ -39,8 +39,6 @@ def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -
     Example:
         >>> sorted(row_starts(30, 9, seed=0, epoch=0))
         [8, 20]
-
-    Built in chapter 10.
     """
     num_rows, num_places = num_tokens // context_length - 1, num_tokens - context_length
     if num_rows < 1:
@@ -80,8 +78,6 @@ def stream_batches(
         >>> batches = stream_batches(torch.arange(100), 4, 9, seed=0, epoch=0)
         >>> [tuple(batch.shape) for batch in batches]
         [(4, 10), (4, 10), (2, 10)]
-
-    Built in chapter 10.
     """
     if batch_size < 1 or context_length < 1:
         raise ValueError(
@@ -121,7 +117,7 @@ class LanguageModelTrainer(Trainer):
         >>> [row["step"] for row in history]
         [1, 2, 3]
 
-    Built in chapter 10. Paper: Radford et al. (2018), section 3.1.
+    Paper: Radford et al. (2018), section 3.1.
     """
 
     default_smoothing = 0.0

@@ -35,7 +35,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
         >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2), eps=0.0)
         tensor([-1.,  1.])
 
-    Built in chapter 7. Paper: Ba et al., equation 4.
+    Paper: Ba et al., equation 4.
     """
     # At least float32, as in PyTorch's kernel: float16 has no squares of numbers above 255.
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -54,7 +54,7 @@ class LayerNorm(nn.Module):
     Raises:
         ValueError: if the width is below 1.
 
-    Built in chapter 7. Paper: Ba et al., section 3.
+    Paper: Ba et al., section 3.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -91,7 +91,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
         >>> rms_norm(torch.tensor([3.0, 4.0, 0.0, 0.0]), torch.ones(4), eps=0.0)
         tensor([1.2000, 1.6000, 0.0000, 0.0000])
 
-    Built in chapter 7. Paper: Zhang & Sennrich, equation 4.
+    Paper: Zhang & Sennrich, equation 4.
     """
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))  # as in `layer_norm`
     mean_square = numbers.square().mean(dim=-1, keepdim=True)
@@ -108,7 +108,7 @@ class RMSNorm(nn.Module):
     Raises:
         ValueError: if the width is below 1.
 
-    Built in chapter 7. Paper: Zhang & Sennrich, section 4.
+    Paper: Zhang & Sennrich, section 4.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -157,7 +157,7 @@ class ResidualConnection(nn.Module):
     Raises:
         ValueError: if the width is below 1, or `norm` is unknown.
 
-    Built in chapter 7. Paper: sections 3.1 and 5.4.
+    Paper: sections 3.1 and 5.4.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
         >>> repetition_penalty(ids, logits, 1.5)
         tensor([[ 3.0000,  2.0000, -4.5000, -3.0000]])
 
-    Built in chapter 10. Paper: Keskar et al. (2019), section 4.1.
+    Paper: Keskar et al. (2019), section 4.1.
     """
     if not penalty > 0.0:
         raise ValueError(f"penalty must be above 0, got {penalty}")
@@ -81,8 +81,6 @@ def occurrence_penalty(
         >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.zeros(1, 4)
         >>> occurrence_penalty(ids, logits, presence=1.0, frequency=0.5)
         tensor([[ 0.0000, -2.0000, -1.5000,  0.0000]])
-
-    Built in chapter 10.
     """
     times = token_counts(ids[:, start:], logits)
     return logits - frequency * times - presence * times.clamp(max=1)
@@ -112,8 +110,6 @@ def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
         >>> ids, logits = torch.tensor([[1, 2, 3, 1]]), torch.zeros(1, 4)
         >>> no_repeat_ngrams(ids, logits, 2)  # 1 was followed by 2
         tensor([[0., 0., -inf, 0.]])
-
-    Built in chapter 10.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
@@ -140,8 +136,6 @@ def suppress_tokens(ids: Tensor, logits: Tensor, tokens: Sequence[int]) -> Tenso
     Example:
         >>> suppress_tokens(torch.tensor([[1]]), torch.zeros(1, 4), [0, 3])
         tensor([[-inf, 0., 0., -inf]])
-
-    Built in chapter 10.
     """
     forbidden = torch.tensor([*tokens], dtype=torch.int64, device=logits.device)
     return logits.index_fill(-1, forbidden, -torch.inf)

@@ -57,8 +57,6 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
         >>> expected = label_smoothing_loss(logits, targets, smoothing=0.0)
         >>> bool(torch.isclose(next_token_loss(model, ids[:, :-1], targets), expected))
         True
-
-    Built in chapter 9.
     """
     *inputs, targets = batch
     pad_id = model.config.pad_id
@@ -128,7 +126,7 @@ def label_smoothing_loss(
         >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
         True
 
-    Built in chapter 9. Paper: section 5.4; Szegedy et al. (2016), section 7.
+    Paper: section 5.4; Szegedy et al. (2016), section 7.
     """
     check_loss("logits", logits, targets, logits.size(-1), smoothing, pad_id)
     real = targets != pad_id
@@ -240,7 +238,7 @@ def linear_cross_entropy(
         >>> bool(torch.isclose(loss, torch.tensor(5.0).log()))
         True
 
-    Built in chapter 9. Source: Hsu et al., "Liger Kernel" (2024).
+    Source: Hsu et al., "Liger Kernel" (2024).
     """
     check_loss("hidden", hidden, targets, weight.size(0), smoothing, pad_id)
     if hidden.size(-1) != weight.size(-1):

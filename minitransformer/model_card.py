@@ -28,8 +28,6 @@ def model_card(
         >>> card = model_card("tales", "DecoderOnlyTransformer", config, 18_000_000, ["text"])
         >>> card.splitlines()[:5]
         ['---', 'library_name: minitransformer', '---', '', '# tales']
-
-    Built in chapter 9.
     """
     if config.num_encoder_layers:
         does = "An encoder-decoder Transformer, which reads a text and writes another one"

@@ -52,7 +52,7 @@ class MultiHeadAttention(nn.Module):
         >>> attention(x, memory, memory).shape
         torch.Size([2, 4, 12])
 
-    Built in chapter 5. Paper: section 3.2.2; shared keys and values: Shazeer (2019), Ainslie et al.
+    Paper: section 3.2.2; shared keys and values: Shazeer (2019), Ainslie et al.
     (2023).
     """
 

@@ -32,8 +32,6 @@ class ParameterRule(NamedTuple):
     Example:
         >>> ParameterRule("muon", 0.1).method
         'muon'
-
-    Built in chapter 9.
     """
 
     method: str
@@ -68,8 +66,6 @@ def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, Param
         0.weight  adam  0.0
         1.weight  muon  0.1
         1.bias    adam  0.0
-
-    Built in chapter 9.
     """
     tables = {id(p) for m in model.modules() if isinstance(m, TABLES) for p in m.parameters()}
     method = "muon" if config.optimizer == "muon" else "adam"
@@ -101,7 +97,7 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
         >>> type(optimizer).__name__, optimizer.defaults["betas"]
         ('AdamW', (0.9, 0.98))
 
-    Built in chapter 9. Paper: section 5.3; Liu et al. (2025), section 2.2.
+    Paper: section 5.3; Liu et al. (2025), section 2.2.
     """
     weights = named_weights(model)
     if not weights:
@@ -146,8 +142,6 @@ class Muon(torch.optim.Optimizer):
         >>> Muon([matrix], lr=1.0).step()
         >>> bool((matrix.diagonal() < -0.2).all())
         True
-
-    Built in chapter 9.
     """
 
     def __init__(
@@ -244,8 +238,6 @@ def orthogonalise(matrices: Tensor, *, steps: int = 5) -> Tensor:
         >>> values = torch.linalg.svdvals(orthogonalise(x))
         >>> bool(((values > 0.5) & (values < 1.4)).all())
         True
-
-    Built in chapter 9.
     """
     a, b, c = COEFFICIENTS
     is_tall = matrices.size(-2) > matrices.size(-1)

@@ -52,8 +52,6 @@ class Hardware:
     Example:
         >>> Hardware("mine", flops=165e12, flops_float32=83e12, memory=24e9, price=0.5).memory
         24000000000.0
-
-    Built in chapter 18.
     """
 
     name: str
@@ -76,7 +74,7 @@ HARDWARE = {
     "H100": Hardware("H100", 989e12, 67e12, 80e9, 3.0),
     "H200": Hardware("H200", 989e12, 67e12, 141e9, 3.5),
 }
-"""NVIDIA's devices with most memory, in their SXM form, by name. Built in chapter 18."""
+"""NVIDIA's devices with most memory, in their SXM form, by name."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,6 @@ class Plan:
         >>> made = plan(1_000_000_000, 20e9, gpus=8, hardware=HARDWARE["H100"])
         >>> isinstance(made, Plan), f"{made.flops:.1e}", round(made.gpu_hours)
         (True, '1.2e+20', 84)
-
-    Built in chapter 18.
     """
 
     parameters: int
@@ -233,7 +229,7 @@ def plan(
           sharding            none
           checkpointing       none
 
-    Built in chapter 18. Sources: Kaplan et al. (2020), section 2.1; Hoffmann et al. (2022),
+    Sources: Kaplan et al. (2020), section 2.1; Hoffmann et al. (2022),
     appendix F; memory: Korthikanti et al. (2022), section 4; Rajbhandari et al. (2019), section 3.
     """
     counts = counts_of(config)

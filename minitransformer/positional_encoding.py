@@ -42,7 +42,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
                 [ 0.8415,  0.5403],
                 [ 0.9093, -0.4161]])
 
-    Built in chapter 3. Paper: section 3.5.
+    Paper: section 3.5.
     """
     position = torch.arange(length, dtype=torch.float64, device="cpu")[:, None]
     even = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")
@@ -59,8 +59,6 @@ class Constants(nn.Module):
 
     They follow from a formula. As buffers they would be rounded by `half()`, for good, and left
     without content by `to_empty()`.
-
-    Built in chapter 3.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -83,7 +81,7 @@ class SinusoidalPositionalEncoding(Constants):
     Raises:
         ValueError: if a size is below 1.
 
-    Built in chapter 3. Paper: section 3.5.
+    Paper: section 3.5.
     """
 
     def __init__(self, d_model: int, max_len: int = 1024) -> None:
@@ -132,7 +130,7 @@ class LearnedPositionalEncoding(nn.Module):
         >>> torch.equal(encoding(torch.zeros(1, 2, 4), start=3)[0], encoding.weight[3:5])
         True
 
-    Built in chapter 3. Paper: Gehring et al. (2017); compared in "Attention Is All You Need",
+    Paper: Gehring et al. (2017); compared in "Attention Is All You Need",
     table 3, row E.
     """
 
@@ -162,7 +160,7 @@ class ALiBi(Constants):
         tensor([[-0.0625,  0.0000, -0.0625],
                 [-0.1250, -0.0625,  0.0000]])
 
-    Built in chapter 3. Paper: "Train Short, Test Long" (Press et al., 2022), section 3.
+    Paper: "Train Short, Test Long" (Press et al., 2022), section 3.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -206,7 +204,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
         >>> alibi_slopes(4)
         tensor([0.2500, 0.0625, 0.0156, 0.0039])
 
-    Built in chapter 3. Paper: Press et al., section 3, and its authors' code for other h.
+    Paper: Press et al., section 3, and its authors' code for other h.
     """
     check_at_least_1(num_heads=num_heads)
     power = 2 ** (num_heads.bit_length() - 1)

@@ -73,8 +73,6 @@ class Pretrained(nn.Module):
 
     Its class takes a `TransformerConfig` and keeps it as `config`; its state is its parameters.
     A class derived from it is registered by that, and loads wherever it is defined.
-
-    Built in chapter 9.
     """
 
     config: TransformerConfig
@@ -109,8 +107,6 @@ class Pretrained(nn.Module):
             ...     model.save_pretrained(folder)
             ...     sorted(os.listdir(folder))
             ['README.md', 'config.json', 'model.safetensors']
-
-        Built in chapter 9.
         """
         folder = named_folder(folder)
         check_tokenizers(self.config, tokenizers)
@@ -172,8 +168,6 @@ class Pretrained(nn.Module):
             ...     again = Transformer.from_pretrained(folder)
             >>> torch.equal(again.src_embedding.weight, model.src_embedding.weight)
             True
-
-        Built in chapter 9.
         """
         return cast(Self, read_model(local_folder(name_or_folder), device, cls))
 

@@ -53,8 +53,6 @@ def register(kind: Class) -> Class:
         ...         self.config, self.line = config, nn.Linear(config.width, 1)
         >>> rebuilt(described(Line(LineConfig(3))), "cpu").line
         Linear(in_features=3, out_features=1, bias=True)
-
-    Built in chapter 9.
     """
     CLASSES[name_of(kind)] = kind
     return kind

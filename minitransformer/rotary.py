@@ -39,7 +39,7 @@ def rotary_frequencies(d_k: int, base: float = 10_000.0) -> Tensor:
         >>> rotary_frequencies(4)
         tensor([1.0000, 0.0100], dtype=torch.float64)
 
-    Built in chapter 3. Paper: section 3.2.2.
+    Paper: section 3.2.2.
     """
     if not base > 1:
         raise ValueError(f"base must be above 1, got {base}")
@@ -77,7 +77,7 @@ class RotaryPositionalEncoding(Constants):
         >>> rotary(torch.tensor([[1.0, 0.0]]), start=1)
         tensor([[0.5403, 0.8415]])
 
-    Built in chapter 3. Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
+    Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
         >>> top_k_filter(torch.tensor([1.0, 4.0, 3.0]), 2)
         tensor([-inf, 4., 3.])
 
-    Built in chapter 10. Paper: Fan et al. (2018), section 5.1.
+    Paper: Fan et al. (2018), section 5.1.
     """
     if k < 1:
         raise ValueError(f"top_k must be at least 1, got {k}")
@@ -53,7 +53,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
         >>> top_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.7).exp()
         tensor([0.6000, 0.0000, 0.3000])
 
-    Built in chapter 10. Paper: Holtzman et al. (2020), section 3.1.
+    Paper: Holtzman et al. (2020), section 3.1.
     """
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
@@ -79,7 +79,7 @@ def min_p_filter(logits: Tensor, m: float) -> Tensor:
         >>> min_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.4).exp()
         tensor([0.6000, 0.0000, 0.3000])
 
-    Built in chapter 10. Paper: Nguyen et al. (2024), section 3.
+    Paper: Nguyen et al. (2024), section 3.
     """
     if not 0.0 < m <= 1.0:
         raise ValueError(f"min_p must be above 0 and at most 1, got {m}")
@@ -118,8 +118,6 @@ def next_token_probs(
     Example:
         >>> next_token_probs(torch.tensor([0.6, 0.1, 0.3]).log(), top_k=2)
         tensor([0.6667, 0.0000, 0.3333])
-
-    Built in chapter 10.
     """
     if not temperature > 0.0:
         raise ValueError(f"temperature must be above 0, got {temperature}")

@@ -27,7 +27,7 @@ def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float
         >>> round(noam_schedule(4000, d_model=512), 6)
         0.000699
 
-    Built in chapter 9. Paper: section 5.3, equation 3.
+    Paper: section 5.3, equation 3.
     """
     if min(step, d_model, warmup_steps) < 1:
         raise ValueError(
@@ -59,7 +59,7 @@ def cosine_schedule(
         >>> cosine_schedule(50, peak=0.001, warmup_steps=100, total_steps=800)
         0.0005
 
-    Built in chapter 9. Source: Loshchilov & Hutter (2017), equation 5, one cycle.
+    Source: Loshchilov & Hutter (2017), equation 5, one cycle.
     """
     check_schedule(step, warmup_steps, total_steps)
     if step < warmup_steps:
@@ -83,7 +83,7 @@ def linear_schedule(
         >>> [linear_schedule(step, **options) for step in range(8)]
         [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
 
-    Built in chapter 9. Source: Devlin et al. (2019), appendix A.2.
+    Source: Devlin et al. (2019), appendix A.2.
     """
     check_schedule(step, warmup_steps, total_steps)
     if step < warmup_steps:

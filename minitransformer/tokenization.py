@@ -46,8 +46,6 @@ class SpecialTokens(ABC):
     Args:
         special_tokens: their names.
         ids: the id of each token.
-
-    Built in chapter 1.
     """
 
     special_tokens: tuple[str, ...] = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
@@ -137,8 +135,6 @@ class Tokenizer(SpecialTokens, TokenizerFile):
     Raises:
         TypeError: if `tokens` is a single str.
         ValueError: if a token occurs twice, is empty, or has a lone surrogate.
-
-    Built in chapter 1.
     """
 
     def __init__(
@@ -234,8 +230,6 @@ class CharacterTokenizer(Tokenizer):
         >>> tokenizer = CharacterTokenizer.train(["zwei zig"])
         >>> tokenizer.labels(tokenizer.encode("zu"))
         ['z', '<unk>']
-
-    Built in chapter 1.
     """
 
     def split(self, text: str) -> list[str]:
@@ -262,8 +256,6 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> T
         >>> pad_rows([[5, 6, 7], [8]])
         tensor([[5, 6, 7],
                 [8, 0, 0]])
-
-    Built in chapter 1.
     """
     if not rows:
         raise ValueError("rows must hold at least one row, got 0")

@@ -68,10 +68,7 @@ NOTHING_ADDED = {
 
 
 class TokenizerFile:
-    """The tokenizer as a file, and back.
-
-    Built in chapter 1.
-    """
+    """The tokenizer as a file, and back."""
 
     special_tokens: tuple[str, ...]
     ids: dict[str, int]

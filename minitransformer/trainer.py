@@ -63,7 +63,7 @@ class Trainer(Resumable):
         >>> [row["step"] for row in trainer.fit(progress=False)]
         [1, 2, 3]
 
-    Built in chapter 9. Paper: section 5.
+    Paper: section 5.
     """
 
     default_smoothing = 0.1

@@ -49,7 +49,7 @@ class TrainingConfig:
         Traceback (most recent call last):
         ValueError: warmup_steps must be below steps, got 100 and 100
 
-    Built in chapter 9. Paper: sections 5.3 and 5.4.
+    Paper: sections 5.3 and 5.4.
     """
 
     steps: int = 800

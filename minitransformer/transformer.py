@@ -185,7 +185,7 @@ class Transformer(TokenModel):
         >>> model(torch.randint(1, 20, (2, 5)), torch.randint(1, 30, (2, 7))).shape
         torch.Size([2, 7, 30])
 
-    Built in chapter 8. Paper: section 3, figure 1.
+    Paper: section 3, figure 1.
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:

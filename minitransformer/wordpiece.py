@@ -29,8 +29,6 @@ class WordPieceTokenizer(Tokenizer):
         >>> tokenizer = WordPieceTokenizer.train(["zwanzig dreißig vierzig"], vocab_size=27)
         >>> tokenizer.labels(tokenizer.encode("vierzig fünfzig"))
         ['v', '##i', '##e', '##r', '##zig', '<unk>']
-
-    Built in chapter 1.
     """
 
     max_characters = 100

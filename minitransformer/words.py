@@ -29,8 +29,6 @@ class WordTokenizer(Tokenizer):
         ['two', 'hundred', 'forty', '-', 'two']
         >>> tokenizer.decode(tokenizer.encode("two hundred  forty-one"))
         'two hundred forty-<unk>'
-
-    Built in chapter 1.
     """
 
     def split(self, text: str) -> list[str]:

@@ -42,8 +42,6 @@ def causal_rule(query: Tensor, key: Tensor) -> Tensor:
     Example:
         >>> causal_rule(torch.tensor([[0], [1]]), torch.tensor([[0, 1]])).int().tolist()
         [[1, 0], [1, 1]]
-
-    Built in chapter 15.
     """
     return query >= key
 
@@ -58,7 +56,7 @@ def window_rule(size: int) -> MaskRule:
         >>> [int(window_rule(2)(torch.tensor(5), torch.tensor(k))) for k in range(3, 9)]
         [0, 1, 1, 1, 0, 0]
 
-    Built in chapter 15. Paper: Beltagy et al. (2020), section 3.1.
+    Paper: Beltagy et al. (2020), section 3.1.
     """
     check_at_least_1(size=size)
     return lambda query, key: (query - key).abs() < size
@@ -77,7 +75,7 @@ def dilated_rule(size: int, step: int) -> MaskRule:
         >>> [int(dilated_rule(2, 3)(torch.tensor(5), torch.tensor(k))) for k in range(1, 10)]
         [0, 1, 0, 0, 1, 0, 0, 1, 0]
 
-    Built in chapter 15. Paper: Beltagy et al. (2020), section 3.1.
+    Paper: Beltagy et al. (2020), section 3.1.
     """
     check_at_least_1(size=size)
     check_at_least_1(step=step)
@@ -97,7 +95,7 @@ def strided_rule(stride: int) -> MaskRule:
         >>> [int(strided_rule(3)(torch.tensor(4), torch.tensor(k))) for k in range(9)]
         [0, 0, 1, 1, 1, 1, 0, 0, 1]
 
-    Built in chapter 15. Paper: Child et al. (2019), section 4.3.
+    Paper: Child et al. (2019), section 4.3.
     """
     check_at_least_1(stride=stride)
     return lambda query, key: (query // stride == key // stride) | (key % stride == stride - 1)
@@ -110,7 +108,7 @@ def global_rule(count: int) -> MaskRule:
         >>> [int(global_rule(1)(torch.tensor(5), torch.tensor(k))) for k in range(4)]
         [1, 0, 0, 0]
 
-    Built in chapter 15. Paper: Beltagy et al. (2020), section 3.1.
+    Paper: Beltagy et al. (2020), section 3.1.
     """
     return lambda query, key: (query < count) | (key < count)
 
@@ -134,7 +132,7 @@ def random_rule(
         >>> BlockMask(rule, 6, block_size=2).share_computed
         0.333...
 
-    Built in chapter 15. Paper: Zaheer et al. (2020), section 2.
+    Paper: Zaheer et al. (2020), section 2.
     """
     check_at_least_1(block_size=block_size)
     total = -(-num_positions // block_size)
@@ -154,8 +152,6 @@ def any_of(*rules: MaskRule) -> MaskRule:
         >>> rule = any_of(window_rule(1), global_rule(1))
         >>> BlockMask(rule, 3).dense().int().tolist()
         [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
-
-    Built in chapter 15.
     """
     return lambda query, key: reduce(torch.logical_or, [rule(query, key) for rule in rules])
 
@@ -167,8 +163,6 @@ def all_of(*rules: MaskRule) -> MaskRule:
         >>> rule = all_of(window_rule(2), causal_rule)
         >>> BlockMask(rule, 3).dense().int().tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-
-    Built in chapter 15.
     """
     return lambda query, key: reduce(torch.logical_and, [rule(query, key) for rule in rules])
 
@@ -199,8 +193,6 @@ class BlockMask:
         >>> mask = BlockMask(causal_rule, 5, block_size=2)
         >>> mask.visible[1], mask.share_computed
         ([(0, True), (1, False)], 0.68)
-
-    Built in chapter 15.
     """
 
     def __init__(

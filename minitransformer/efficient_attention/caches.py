@@ -43,7 +43,7 @@ class RollingCache(KVCache):
         >>> keys.flatten().tolist(), cache.length
         ([0.0, 3.0, 4.0], 5)
 
-    Built in chapter 15. Paper: Xiao et al. (2024), section 3.
+    Paper: Xiao et al. (2024), section 3.
     """
 
     def __init__(self, window: int, sinks: int = 4) -> None:
@@ -102,7 +102,7 @@ class QuantisedCache(KVCache):
         >>> keys
         tensor([[[[ 1.0000, -0.5039]]]])
 
-    Built in chapter 15. Paper: Liu et al. (2024), section 3; they scale keys by component.
+    Paper: Liu et al. (2024), section 3; they scale keys by component.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class LatentCache:
         >>> tuple(latent.shape), cache.length
         ((2, 3, 5), 3)
 
-    Built in chapter 15. Paper: DeepSeek-AI (2024), section 2.1.2.
+    Paper: DeepSeek-AI (2024), section 2.1.2.
     """
 
     latent: Tensor
@@ -196,7 +196,7 @@ class LatentAttention(nn.Module):
         >>> LatentAttention(12, num_heads=3, d_latent=5)(torch.randn(2, 7, 12)).shape
         torch.Size([2, 7, 12])
 
-    Built in chapter 15. Paper: DeepSeek-AI (2024), section 2.1.2.
+    Paper: DeepSeek-AI (2024), section 2.1.2.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_latent: int) -> None:

@@ -71,7 +71,7 @@ def flash_attention(
         >>> flash_attention(torch.zeros(1, 5), torch.zeros(2, 5), value, block_size=1)
         tensor([[2.]])
 
-    Built in chapter 15. Paper: Dao et al. (2022), algorithm 1.
+    Paper: Dao et al. (2022), algorithm 1.
     """
     return flash_attention_with_lse(query, key, value, mask, block_size=block_size)[0]
 
@@ -95,7 +95,7 @@ def flash_attention_with_lse(
         >>> flash_attention_with_lse(query, key, value)[1].exp()
         tensor([2.])
 
-    Built in chapter 15. Paper: Dao et al. (2022), algorithm 1.
+    Paper: Dao et al. (2022), algorithm 1.
     """
     check_values(key, value)
     check_mask(mask, BlockMask)
@@ -132,7 +132,7 @@ def flash_forward(
         >>> tuple(output.shape), tuple(lse.shape)
         ((3, 3), (3,))
 
-    Built in chapter 15. Paper: Dao et al. (2022), algorithm 1.
+    Paper: Dao et al. (2022), algorithm 1.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     output = query.new_zeros(*query.shape[:-1], value.size(-1))
@@ -175,7 +175,7 @@ def flash_backward(
         >>> [tuple(part.shape) for part in parts]
         [(3, 3), (3, 3), (3, 3)]
 
-    Built in chapter 15. Paper: Dao et al. (2022), algorithm 4.
+    Paper: Dao et al. (2022), algorithm 4.
     """
     scale = 1 / math.sqrt(query.size(-1))
     d_query, d_key, d_value = (torch.zeros_like(x, dtype=lse.dtype) for x in (query, key, value))
@@ -280,7 +280,7 @@ def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Ten
         >>> merge_attention([one, three])[0]
         tensor([[5.]])
 
-    Built in chapter 15. Paper: Rabe and Staats (2021), section 3.
+    Paper: Rabe and Staats (2021), section 3.
     """
     if not parts:
         raise ValueError("parts must have at least 1 entry, got 0")

@@ -49,7 +49,7 @@ def elu_features(x: Tensor) -> Tensor:
         >>> elu_features(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0.3679, 1.0000, 3.0000])
 
-    Built in chapter 15. Paper: Katharopoulos et al. (2020), equation 7.
+    Paper: Katharopoulos et al. (2020), equation 7.
     """
     return F.elu(x) + 1
 
@@ -73,7 +73,7 @@ def softmax_features(directions: Tensor) -> Features:
         >>> bool((kernel / (query @ key.T / 2).exp() - 1).abs() < 0.05)
         True
 
-    Built in chapter 15. Paper: Choromanski et al. (2021), lemma 1.
+    Paper: Choromanski et al. (2021), lemma 1.
     """
     num_features, width = directions.shape
 
@@ -120,7 +120,7 @@ def linear_attention_of_all_pairs(
         >>> linear_attention_of_all_pairs(torch.zeros(1, 5), torch.zeros(2, 5), value)
         tensor([[2.]])
 
-    Built in chapter 15. Paper: Katharopoulos et al. (2020), equation 4.
+    Paper: Katharopoulos et al. (2020), equation 4.
     """
     allowed = as_tensor(mask, query, key)
     check_attention(query, key, allowed)
@@ -168,7 +168,7 @@ def linear_attention(
         tensor([[1.],
                 [2.]])
 
-    Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 5, 6 and 9.
+    Paper: Katharopoulos et al. (2020), equations 5, 6 and 9.
     """
     check_mask(mask)
     check_at_least_1(block_size=block_size)
@@ -226,7 +226,7 @@ def linear_attention_step(
         >>> output
         tensor([2.])
 
-    Built in chapter 15. Paper: Katharopoulos et al. (2020), equations 16 to 20.
+    Paper: Katharopoulos et al. (2020), equations 16 to 20.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     asked, known = features(query.to(dtype)), features(key.to(dtype))
@@ -278,7 +278,7 @@ def delta_rule(
         >>> delta_rule(key, key, value, torch.ones(3)).T
         tensor([[1., 2., 5.]])
 
-    Built in chapter 15. Papers: Schlag et al. (2021), section 4.2; Yang et al. (2025), equation 10.
+    Papers: Schlag et al. (2021), section 4.2; Yang et al. (2025), equation 10.
     """
     for name, gate in (("strength", strength), ("decay", decay)):
         if gate is not None and gate.shape != key.shape[:-1]:

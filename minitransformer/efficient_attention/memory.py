@@ -30,8 +30,6 @@ class PeakMemory(TorchDispatchMode):
         ...     x = torch.ones(10) + 1  # both are alive together, 4 bytes a number
         >>> memory.peak, memory.now, memory.largest
         (80, 40, 10)
-
-    Built in chapter 15.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class BERT(Published):
         >>> hidden.shape, model.pool(hidden).shape
         (torch.Size([2, 4, 12]), torch.Size([2, 12]))
 
-    Built in chapter 11. Paper: Devlin et al. (2019), section 3.
+    Paper: Devlin et al. (2019), section 3.
     """
 
     config_class = BERTConfig

@@ -62,7 +62,7 @@ def mask_tokens(
         >>> mask_tokens(ids, 30, 4, range(5), share=1.0, masked=1.0, replaced=0.0)
         (tensor([[1, 4, 4, 4, 2, 0]]), tensor([[0, 7, 8, 9, 0, 0]]))
 
-    Built in chapter 11. Paper: Devlin et al. (2019), section 3.1, task 1.
+    Paper: Devlin et al. (2019), section 3.1, task 1.
     """
     if not (0 <= share <= 1 and min(masked, replaced) >= 0 and masked + replaced <= 1):
         raise ValueError(
@@ -89,7 +89,7 @@ class BERTForMaskedLM(BERT):
         >>> BERTForMaskedLM(config)(torch.tensor([[5, 4, 7, 2]])).shape
         torch.Size([1, 4, 30])
 
-    Built in chapter 11. Paper: Devlin et al. (2019), section 3.1, task 1.
+    Paper: Devlin et al. (2019), section 3.1, task 1.
     """
 
     kind: ClassVar[str] = "ForMaskedLM"
@@ -146,7 +146,7 @@ class BERTForSequenceClassification(BERT):
         >>> BERTForSequenceClassification(config)(torch.tensor([[5, 4, 7, 2]])).shape
         torch.Size([1, 5])
 
-    Built in chapter 11. Paper: Devlin et al. (2019), section 3.2.
+    Paper: Devlin et al. (2019), section 3.2.
     """
 
     kind: ClassVar[str] = "ForSequenceClassification"

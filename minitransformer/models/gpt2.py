@@ -42,7 +42,7 @@ class GPT2(Published, DecoderOnlyTransformer):
         >>> model(torch.tensor([[5, 6, 7], [8, 9, -1]])).shape
         torch.Size([2, 3, 30])
 
-    Built in chapter 12. Paper: Radford et al. (2019), section 2.3.
+    Paper: Radford et al. (2019), section 2.3.
     """
 
     config: Any

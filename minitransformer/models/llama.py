@@ -53,7 +53,7 @@ class Llama(Published, DecoderOnlyTransformer):
         >>> Llama(config)(torch.tensor([[5, 6, 7], [8, 9, -1]])).shape
         torch.Size([2, 3, 30])
 
-    Built in chapter 12. Paper: Touvron et al. (2023), section 2.2.
+    Paper: Touvron et al. (2023), section 2.2.
     """
 
     config: Any

@@ -36,7 +36,7 @@ class LoRALinear(nn.Module):
         >>> layer(torch.randn(3, 6)).shape, [tuple(p.shape) for p in (layer.a, layer.b)]
         (torch.Size([3, 5]), [(2, 6), (5, 2)])
 
-    Built in chapter 12. Paper: section 4.1.
+    Paper: section 4.1.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ def add_lora(
         >>> [name for name, p in network.named_parameters() if p.requires_grad]
         ['w_2.a', 'w_2.b']
 
-    Built in chapter 12. Paper: section 4.2.
+    Paper: section 4.2.
     """
     if any(isinstance(part, LoRALinear) for part in model.modules()):
         raise ValueError("the model has low-rank changes already: merge_lora adds them to it")
@@ -145,7 +145,7 @@ def merge_lora(model: nn.Module) -> None:
         >>> type(network.w_1).__name__
         'Linear'
 
-    Built in chapter 12. Paper: section 4.1.
+    Paper: section 4.1.
     """
     found = {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
     if not found:

@@ -57,7 +57,7 @@ class Marian(Published, Transformer):
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 29]]), torch.tensor([[29, 4], [29, 3]])).shape
         torch.Size([2, 2, 30])
 
-    Built in chapter 13. Paper: Junczys-Dowmunt et al. (2018).
+    Paper: Junczys-Dowmunt et al. (2018).
     """
 
     config: Any
@@ -120,7 +120,7 @@ class BART(Marian):
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[2, 4], [2, 3]])).shape
         torch.Size([2, 2, 30])
 
-    Built in chapter 13. Paper: Lewis et al. (2020), section 2.1.
+    Paper: Lewis et al. (2020), section 2.1.
     """
 
     config_class = BARTConfig

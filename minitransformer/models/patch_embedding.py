@@ -33,7 +33,7 @@ class PatchEmbedding(nn.Module):
         >>> embed(torch.zeros(5, 3, 6, 8)).shape  # 3 rows of 4 patches, and the class token
         torch.Size([5, 13, 10])
 
-    Built in chapter 14. Paper: Dosovitskiy et al., equation 1.
+    Paper: Dosovitskiy et al., equation 1.
     """
 
     def __init__(

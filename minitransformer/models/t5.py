@@ -73,7 +73,7 @@ class T5(Published, Transformer):
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[0, 4], [0, 3]])).shape
         torch.Size([2, 2, 30])
 
-    Built in chapter 13. Paper: Raffel et al. (2020), section 2.1.
+    Paper: Raffel et al. (2020), section 2.1.
     """
 
     config: Any

@@ -41,7 +41,7 @@ def position_buckets(
         >>> position_buckets(distance, bidirectional=False).tolist()
         [31, 9, 8, 1, 0, 0, 0, 0, 0]
 
-    Built in chapter 13. Paper: section 2.1; the formula is that of its authors' code.
+    Paper: section 2.1; the formula is that of its authors' code.
     """
     if bidirectional:
         num_buckets //= 2
@@ -76,7 +76,7 @@ class RelativePositionBias(nn.Module):
         >>> bias(3, 5).shape
         torch.Size([2, 3, 5])
 
-    Built in chapter 13. Paper: section 2.1.
+    Paper: section 2.1.
     """
 
     def __init__(
@@ -134,8 +134,6 @@ class Scaled(nn.Module):
     Example:
         >>> Scaled(0.5)(torch.tensor([4.0]))
         tensor([2.])
-
-    Built in chapter 13.
     """
 
     def __init__(self, factor: float) -> None:

@@ -48,7 +48,7 @@ class ViT(Published):
         >>> ViT(config)(torch.zeros(5, 3, 8, 8)).shape
         torch.Size([5, 10])
 
-    Built in chapter 14. Paper: Dosovitskiy et al. (2021), section 3.1.
+    Paper: Dosovitskiy et al. (2021), section 3.1.
     """
 
     config_class = ViTConfig

@@ -43,7 +43,7 @@ class BERTConfig(PublishedConfig):
         pooler: whether a `BERT` has the layer that makes a vector for each text. Files of models
             that were trained without do not hold it, and a DistilBERT never has it.
 
-    Built in chapter 11. Paper: Devlin et al. (2019), section 3.
+    Paper: Devlin et al. (2019), section 3.
     """
 
     vocab_size: int = 30_522
@@ -165,8 +165,6 @@ class RoBERTaConfig(BERTConfig):
     Example:
         >>> RoBERTaConfig().max_len, RoBERTaConfig().pad_id
         (512, 1)
-
-    Built in chapter 11.
     """
 
     vocab_size: int = 50_265
@@ -195,8 +193,6 @@ class DistilBERTConfig(BERTConfig):
     Example:
         >>> DistilBERTConfig().num_layers, DistilBERTConfig().num_segments
         (6, 0)
-
-    Built in chapter 11.
     """
 
     num_layers: int = 6

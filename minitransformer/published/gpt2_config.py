@@ -52,7 +52,7 @@ class GPT2Config(DecoderConfig):
         tie_output: the output projection uses the embedding's weight.
         eos_ids: each of them ends a text.
 
-    Built in chapter 12. Paper: Radford et al. (2019), table 2.
+    Paper: Radford et al. (2019), table 2.
     """
 
     vocab_size: int = 50_257

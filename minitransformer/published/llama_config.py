@@ -54,7 +54,7 @@ class LlamaConfig(DecoderConfig):
         tie_output: the output projection uses the embedding's weight.
         eos_ids: each of them ends a text.
 
-    Built in chapter 12. Paper: Touvron et al. (2023), table 2.
+    Paper: Touvron et al. (2023), table 2.
     """
 
     vocab_size: int = 32_000
@@ -131,8 +131,6 @@ class MistralConfig(LlamaConfig):
     Example:
         >>> MistralConfig().num_kv_heads, MistralConfig().window
         (8, 4096)
-
-    Built in chapter 12.
     """
 
     d_ff: int = 14_336
@@ -153,8 +151,6 @@ class Qwen2Config(LlamaConfig):
     Example:
         >>> Qwen2Config(num_layers=3, window=9, first_window_layer=2).layer_types[1:]
         ['full_attention', 'sliding_attention']
-
-    Built in chapter 12.
     """
 
     vocab_size: int = 151_936
@@ -207,8 +203,6 @@ class Qwen3Config(Qwen2Config):
     Example:
         >>> Qwen3Config().d_k
         128
-
-    Built in chapter 12.
     """
 
     d_k: int | None = 128

@@ -68,8 +68,6 @@ class MarianConfig(PublishedConfig):
 
     Raises:
         ValueError: if the activation is unknown, or an id lies outside the vocabulary.
-
-    Built in chapter 13.
     """
 
     vocab_size: int = 58_101
@@ -171,10 +169,7 @@ class MarianConfig(PublishedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BARTConfig(MarianConfig):
-    """The shape of a `BART`; left out, that of the large one. See `MarianConfig`.
-
-    Built in chapter 13.
-    """
+    """The shape of a `BART`; left out, that of the large one. See `MarianConfig`."""
 
     vocab_size: int = 50_265
     pad_id: int = 1

@@ -75,7 +75,7 @@ class RotaryScaling:
         >>> RotaryScaling("linear", factor=2.0).frequencies(4, max_len=8)
         tensor([0.5000, 0.0050], dtype=torch.float64)
 
-    Built in chapter 12. "llama3": Grattafiori et al. (2024), whose code it is; "yarn": Peng et al.
+    "llama3": Grattafiori et al. (2024), whose code it is; "yarn": Peng et al.
     (2023), section 3.
     """
 

@@ -49,7 +49,7 @@ class T5Config(PublishedConfig):
     Raises:
         ValueError: if `network` is unknown.
 
-    Built in chapter 13. Paper: Raffel et al. (2020), section 2.1.
+    Paper: Raffel et al. (2020), section 2.1.
     """
 
     vocab_size: int = 32_128

@@ -20,8 +20,6 @@ class Rectangle(NamedTuple):
     Example:
         >>> Rectangle(6, 8).width
         8
-
-    Built in chapter 14.
     """
 
     height: int
@@ -61,7 +59,7 @@ class ViTConfig(PublishedConfig):
         >>> ViTConfig(image_size=Rectangle(6, 8), patch_size=2, num_channels=1).image_size.width
         8
 
-    Built in chapter 14. Paper: Dosovitskiy et al. (2021), table 1.
+    Paper: Dosovitskiy et al. (2021), table 1.
     """
 
     image_size: int | Rectangle = 224

@@ -260,8 +260,6 @@ def grammar_sentences(
         >>> splits = grammar_sentences(num_train=10, num_held_out=3)
         >>> {name: len(pairs) for name, pairs in splits.items()}
         {'train': 10, 'held_out': 3, 'composition': 3, 'deep': 3}
-
-    Built in chapter 8.
     """
     if num_train < 1 or num_held_out < 1:
         raise ValueError(

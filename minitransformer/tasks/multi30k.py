@@ -76,7 +76,7 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
         Traceback (most recent call last):
         ValueError: tgt must be 'de', 'en' or 'fr', got 'nl'
 
-    Built in chapter 8. Paper: Elliott et al. (2016), section 2.
+    Paper: Elliott et al. (2016), section 2.
     """
     for name, language in (("src", src), ("tgt", tgt)):
         if language not in LANGUAGES:

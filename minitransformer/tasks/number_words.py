@@ -33,8 +33,6 @@ def number_in_words(number: int, language: str) -> str:
     Example:
         >>> number_in_words(342, "en"), number_in_words(342, "de")
         ('three hundred forty-two', 'dreihundertzweiundvierzig')
-
-    Built in chapter 9.
     """
     if number < 0:
         raise ValueError(f"number must be at least 0, got {number}")
@@ -82,8 +80,6 @@ def number_words(
         {'train': 10, 'held_out': 3, 'composition': 3, 'longer': 3}
         >>> 42 in HELD_OUT_PAIRS
         True
-
-    Built in chapter 9.
     """
     if num_train < 1 or not 1 <= num_held_out <= 2_000:
         raise ValueError(

@@ -34,7 +34,7 @@ def draw_spans(
         >>> "".join("x" if is_out else "." for is_out in draw_spans(40, random.Random(0)))
         '.........................xxxx.........xx'
 
-    Built in chapter 13. Paper: section 3.3.4, and its authors' code.
+    Paper: section 3.3.4, and its authors' code.
     """
     if length < 2:
         raise ValueError(f"length must be at least 2, got {length}")
@@ -77,7 +77,7 @@ def corrupt_spans(
         >>> corrupt_spans([5, 6, 7, 8, 9], [False, True, True, False, False], [99, 98, 97])
         ([5, 99, 8, 9], [99, 6, 7, 98])
 
-    Built in chapter 13. Paper: section 3.3, table 3, and its authors' code.
+    Paper: section 3.3, table 3, and its authors' code.
     """
     if len(ids) != len(cut_out):
         raise ValueError(f"cut_out must be as long as ids, {len(ids)}, got {len(cut_out)}")
@@ -113,8 +113,6 @@ def restore_spans(
     Example:
         >>> restore_spans([5, 99, 8, 98], [99, 6, 7, 98, 9], [99, 98, 97])
         [5, 6, 7, 8, 9]
-
-    Built in chapter 13.
     """
     gaps: dict[int, list[int]] = {}
     gap: list[int] = []

@@ -154,8 +154,6 @@ def text_to_text(
         ['to German', 'to English', 'reverse', 'translate', 'question', 'summary']
         >>> {split: len(pairs) for split, pairs in tasks["reverse"].items()}
         {'train': 10, 'held_out': 3}
-
-    Built in chapter 13.
     """
     if num_train < 1 or num_held_out < 1:
         raise ValueError(
