@@ -96,7 +96,6 @@ def counts_of(config: Any) -> Counts:
             "config must be a TransformerConfig, a GPT2Config, a LlamaConfig, one derived from it, "
             f"or a number of parameters, got {type(config).__name__}"
         )
-    norm_first = True if published else config.norm_first
     d, v = config.d_model, config.tgt_vocab_size
     encoder, decoder = stacks_of(config)
     tables = 0 if config.tie_output else v * d  # looked up only; a tied one is the projection
@@ -105,18 +104,17 @@ def counts_of(config: Any) -> Counts:
     if config.positional_encoding == "learned":
         tables += config.max_len * d
     stacks = bool(encoder) + 1
-    if norm_first:
+    if config.norm_first:
         tables += stacks * norm_size(config)
     has_end = config.positional_encoding not in ("alibi", "none")
-    drops = getattr(config, "dropout", 0.0) > 0
     return Counts(
         (*encoder, *decoder),
         projection=v * d,
         tables=tables,
         d_model=d,
         vocab_size=v,
-        saved=stacks * (2 if norm_first else 1) * d,
-        masked=stacks * d if drops else 0,
+        saved=stacks * (2 if config.norm_first else 1) * d,
+        masked=stacks * d if config.dropout else 0,
         default_length=config.max_len,
         longest=config.max_len if has_end else math.inf,
     )
@@ -134,8 +132,7 @@ def stacks_of(config: Any) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
 
 def norm_size(config: Any) -> int:
     """Parameters of a norm: RMS norm has no bias."""
-    is_rms = hasattr(config, "rotary") or getattr(config, "norm", None) == "rms_norm"
-    return config.d_model if is_rms else 2 * config.d_model
+    return config.d_model if config.norm == "rms_norm" else 2 * config.d_model
 
 
 def layer_of(config: Any, attentions: int = 1, padded: int = 0) -> Layer:
@@ -164,5 +161,5 @@ def layer_of(config: Any, attentions: int = 1, padded: int = 0) -> Layer:
         others=attentions * biases + network_biases + (attentions + 1) * norm_size(config),
         attended=attentions * width,
         saved=attentions * saved + copies * width + network_saved,
-        masked=(attentions + 1) * d if getattr(config, "dropout", 0.0) else 0,
+        masked=(attentions + 1) * d if config.dropout else 0,
     )
