@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import minitransformer as mt
-from minitransformer.parallel import ParallelTrainer, TokenFile, TokenFileTrainer, join_processes
+from minitransformer.parallel import ParallelTrainer, TokenFile, join_processes
 
 LARGE = {"num_layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072, "max_len": 1024}
 SMALL = {"num_layers": 2, "d_model": 64, "num_heads": 4, "d_ff": 256, "max_len": 128}
@@ -37,7 +37,7 @@ def peak(device: torch.device, precision: str) -> float | None:
     return None
 
 
-def new_trainer(args: argparse.Namespace, device: torch.device) -> TokenFileTrainer:
+def new_trainer(args: argparse.Namespace, device: torch.device) -> mt.LanguageModelTrainer:
     """The model and its training from the beginning."""
     file = TokenFile(args.tokens)
     sizes = SMALL if args.small else LARGE
@@ -54,7 +54,7 @@ def new_trainer(args: argparse.Namespace, device: torch.device) -> TokenFileTrai
         precision="bf16" if device.type == "cuda" else "fp32",
         seed=args.seed,
     )
-    return TokenFileTrainer(model.to(device), file, settings)
+    return mt.LanguageModelTrainer(model.to(device), file.tokens, file.tokenizer, settings)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from minitransformer.checkpoint import load_model
 from minitransformer.config import TransformerConfig
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
+from minitransformer.language_model import LanguageModelTrainer
 from minitransformer.parallel.token_file import read_once
 from minitransformer.planner import HARDWARE, plan
 from minitransformer.tasks.jobs import JOBS, RECIPES, Job
@@ -104,7 +105,7 @@ def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Train
         file = parallel.TokenFile(args.tokens)
         if not path.exists():
             return new_language_model_trainer(file, config, device)
-        trainer = parallel.TokenFileTrainer.resume(path, file, device)
+        trainer = LanguageModelTrainer.resume(path, file.tokens, device)
     else:
         job = job_of(args)
         if not path.exists():
@@ -129,7 +130,7 @@ def new_language_model_trainer(
     )
     generator = torch.Generator().manual_seed(config.seed)
     model = DecoderOnlyTransformer(model_config, generator).to(device)
-    return parallel.TokenFileTrainer(model, file, config)
+    return LanguageModelTrainer(model, file.tokens, file.tokenizer, config)
 
 
 def train_together(args: argparse.Namespace, shares: Path) -> TextModel | None:

@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -104,9 +106,14 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
 
 
 def fingerprint(texts: Sequence[Any]) -> str:
-    """The number of texts, or pairs of them, and a short hash: the same for the same only."""
-    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
-    return f"{len(texts)} texts, {digest[:12]}"
+    """The number of texts, pairs of them, or ids, and a short hash: the same for the same only."""
+    if not isinstance(texts, np.ndarray):
+        digest = hashlib.sha256(json.dumps(list(texts)).encode())
+        return f"{len(texts)} texts, {digest.hexdigest()[:12]}"
+    digest = hashlib.sha256()
+    for start in range(0, len(texts), 2**20):  # of a file mapped into memory, a part at a time
+        digest.update(texts[start : start + 2**20].astype("<i8").tobytes())
+    return f"{len(texts)} tokens, {digest.hexdigest()[:12]}"
 
 
 def state_of(trainer: Any) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
     return described(trainer.model) | {
         "tokenizers": {side: t.to_dict() for side, t in trainer.tokenizers.items()},
         "training": asdict(trainer.config),
-        "data": fingerprint(trainer.texts),
+        "data": trainer.data,
         "step": trainer.step,
         "history": trainer.history,
         "frozen": [name for name, weight in weights.items() if not weight.requires_grad],
@@ -147,6 +154,12 @@ class Resumable:
 
     resources: ExitStack
     """What is let go of when `fit` is done."""
+    texts: Any
+
+    @cached_property
+    def data(self) -> str:
+        """The fingerprint of the texts."""
+        return fingerprint(self.texts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with all that is needed to use the model and to go on, or refuse it.
@@ -179,9 +192,13 @@ class Resumable:
         """
         tensors, state = load_checkpoint(path)
         model, tokenizers = rebuild(tensors, state, device)
-        trainer = cls.begun(model, texts, tokenizers, TrainingConfig(**state["training"]))
-        if state["data"] != (found := fingerprint(trainer.texts)):
-            raise ValueError(f"{path} was trained on other texts: {state['data']}, not {found}")
+        make: Any = cls
+        config = TrainingConfig(**state["training"])
+        trainer: Any = make(model, texts, *tokenizers.values(), config)
+        if state["data"] != trainer.data:
+            raise ValueError(
+                f"{path} was trained on other texts: {state['data']}, not {trainer.data}"
+            )
         for name, parameter in named_weights(model).items():
             prefix = f"optimizer.{name}."
             trainer.optimizer.state[parameter] = {
@@ -193,12 +210,6 @@ class Resumable:
                 trainer.average[name] = tensors[key].to(device)
         trainer.history = state["history"]
         return cast(Self, trainer)
-
-    @classmethod
-    def begun(cls, model: Any, texts: Any, tokenizers: Mapping[str, Tokenizer], config: Any) -> Any:
-        """A trainer at its first step."""
-        make: Any = cls
-        return make(model, texts, *tokenizers.values(), config)
 
 
 @contextmanager

@@ -280,7 +280,7 @@ def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
     Built in chapter 10.
     """
     rows = map(tokenizer.stream_ids, texts_of("texts", texts))
-    return torch.tensor([index for row in rows for index in row])
+    return torch.tensor([index for row in rows for index in row], device="cpu")
 
 
 def num_targets(rows: Any, pad_id: int) -> int:

@@ -145,7 +145,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     Raises:
         OSError: if it cannot be written, because the disk is full, for example.
     """
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     path.touch()
     permissions = path.stat().st_mode
     try:

@@ -5,8 +5,11 @@ Built in chapter 10. Paper: "Improving Language Understanding by Generative Pre-
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,22 +57,22 @@ def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -
 
 
 def stream_batches(
-    stream: Tensor, batch_size: int, context_length: int, *, seed: int, epoch: int
-) -> list[Tensor]:
+    stream: Tensor | np.ndarray, batch_size: int, context_length: int, *, seed: int, epoch: int
+) -> "StreamBatches":
     """Cut a stream into rows at new places each epoch, shuffle them, and deal them into batches.
 
     A row has one token more than the context, because the target is the row shifted by one.
     Which rows there are, and their order, is a function of (seed, epoch).
 
     Args:
-        stream: ids, (n,).
+        stream: ids, (n,), whole numbers; also of a file mapped into memory.
         batch_size: rows of a batch; the last one may be smaller.
         context_length: tokens that the model sees at once.
         seed: the seed of the training run.
         epoch: which pass over the data.
 
     Returns:
-        Batches, each (rows, context_length + 1).
+        Batches, each (rows, context_length + 1), int64, cut out of the stream when asked for.
 
     Raises:
         ValueError: if a size is below 1 or the stream is too short for a row.
@@ -85,8 +88,40 @@ def stream_batches(
             f"got {batch_size} and {context_length}"
         )
     starts = row_starts(len(stream), context_length, seed=seed, epoch=epoch)
-    rows = stream.unfold(0, context_length + 1, 1)[torch.tensor(starts)]
-    return list(rows.split(batch_size))
+    batches = [starts[first : first + batch_size] for first in range(0, len(starts), batch_size)]
+    return StreamBatches(np.asarray(stream), batches, context_length + 1)
+
+
+@dataclass(frozen=True)
+class StreamBatches(Sequence[Tensor]):
+    """Batches of rows of a stream, each (rows, length), cut out when asked for.
+
+    Example:
+        >>> batches = StreamBatches(np.arange(9), [[0, 4], [2]], 3)
+        >>> batches[0], list(batches[1:])
+        (tensor([[0, 1, 2], [4, 5, 6]]), [tensor([[2, 3, 4]])])
+    """
+
+    stream: np.ndarray
+    starts: list[list[int]]
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return replace(self, starts=self.starts[index])
+        rows = [self.stream[start : start + self.length] for start in self.starts[index]]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+def as_stream(ids: Tensor | np.ndarray) -> np.ndarray:
+    """Ids, (n,), as an array, without a copy of what is on the CPU."""
+    stream = np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids)
+    if stream.ndim != 1 or stream.dtype.kind not in "iu":
+        raise TypeError(f"ids must be whole numbers, (n,), got {stream.shape}, {stream.dtype}")
+    return stream
 
 
 class LanguageModelTrainer(Trainer):
@@ -97,12 +132,14 @@ class LanguageModelTrainer(Trainer):
 
     Args:
         model: the model, trained in place, on the device it is on.
-        texts: the training texts.
-        tokenizer: turns them into tokens.
+        texts: the training texts; or their ids, (n,), a tensor or an array, as `token_stream` makes
+            them. An array may be a file mapped into memory (`numpy.memmap`): rows are read when
+            they are needed.
+        tokenizer: turns texts into tokens.
         config: how to train.
 
     Raises:
-        TypeError: if a text is none.
+        TypeError: if a text is none, or ids are no whole numbers.
         ValueError: if there are no texts, too few tokens, the context is longer than max_len, or
             the tokenizer does not fit the model; if a row is longer than `max_tokens_per_batch`.
 
@@ -125,21 +162,23 @@ class LanguageModelTrainer(Trainer):
     def __init__(
         self,
         model: DecoderOnlyTransformer,
-        texts: Iterable[str],
+        texts: Iterable[str] | Tensor | np.ndarray,
         tokenizer: Tokenizer,
         config: TrainingConfig,
     ) -> None:
-        texts = list(texts_of("texts", texts))
-        self.set_up(model, texts, {"text": tokenizer}, config)
+        given: Any = texts
+        is_stream = isinstance(given, Tensor | np.ndarray)
+        given = as_stream(given) if is_stream else list(texts_of("texts", given))
+        self.set_up(model, given, {"text": tokenizer}, config)
         if config.context_length > model.max_len:
             raise ValueError(
                 f"context_length of {config.context_length} positions is longer than "
                 f"max_len={model.max_len}"
             )
-        self.stream = token_stream(texts, tokenizer)
+        self.stream = given if is_stream else token_stream(given, tokenizer)
         self.epoch(0)  # fail now if there is no batch
 
-    def epoch(self, epoch: int) -> list[Tensor]:
+    def epoch(self, epoch: int) -> StreamBatches:
         """The batches of one pass over the data; each pass has as many."""
         length, seed = self.config.context_length, self.config.seed
         return stream_batches(self.stream, self.rows, length, seed=seed, epoch=epoch)

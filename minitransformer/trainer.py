@@ -85,7 +85,7 @@ class Trainer(Resumable):
 
     def set_up(self, model: Any, texts: Any, tokenizers: Any, config: TrainingConfig) -> None:
         """What every trainer starts with, whatever its texts are."""
-        if not texts:
+        if len(texts) == 0:
             raise ValueError("there must be at least 1 text to train on, got 0")
         check_tokenizers(model.config, tokenizers)
         self.model, self.texts = model, texts

@@ -4,16 +4,26 @@ import os
 
 import matplotlib
 import pytest
+import second_device
 import torch
-from helpers import can_export, copying_trainer
 
 
 def pytest_addoption(parser):
-    parser.addoption("--device", default="cpu", help="where test_device.py works, such as cuda")
+    parser.addoption("--device", default="cpu", help="where test_device.py works: cuda, second")
+    parser.addoption("--default-device", default="cpu", help="where all tests make tensors: second")
+
+
+def pytest_configure(config):
+    """Before test modules are imported, helpers too, for they have tensors."""
+    if second_device.NAME in (config.getoption("device"), config.getoption("default_device")):
+        second_device.register()
+    torch.set_default_device(config.getoption("default_device"))
 
 
 def pytest_collection_modifyitems(items):
     """Skip examples of exports, and their tests, where their engine is not to be had."""
+    from helpers import can_export
+
     for item in items:
         if item.path.parent.name == "export":
             item.add_marker(
@@ -40,6 +50,8 @@ def _quick_and_windowless():
 @pytest.fixture(scope="session")
 def trained(_quick_and_windowless):
     """A trainer whose model has learned its few pairs by heart. Tests only read it."""
+    from helpers import copying_trainer
+
     wider = {"d_model": 24, "d_ff": 40}
     settings = {"batch_size": 10, "warmup_steps": 10, "peak_learning_rate": 1e-2}
     trainer = copying_trainer(120, dropout=0.0, model_changes=wider, **settings)

@@ -24,8 +24,8 @@ from minitransformer import (
 from minitransformer.export.torch_export import OLDEST_TORCH
 from minitransformer.tasks.jobs import LONGER, Job, words
 
-SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]])
-TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]])
+SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]]).to(torch.get_default_device())
+TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]]).to(torch.get_default_device())
 TEXTS = ("a", "b c", "c a b", "d b", "b a d c", "c", "a d", "d c a", "c b a d", "d")
 PAIRS = [TextPair(text, text[::-1]) for text in TEXTS]
 MODELS = {

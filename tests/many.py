@@ -27,7 +27,6 @@ from minitransformer import (
 from minitransformer.parallel import (
     ParallelTrainer,
     TokenFile,
-    TokenFileTrainer,
     join_processes,
     write_tokens,
 )
@@ -120,7 +119,8 @@ def tokens_trainer(*arguments, **options):
     plain = letters_trainer(*arguments, **options)
     with TemporaryDirectory() as folder:
         write_tokens(TEXTS, plain.tokenizers["text"], f"{folder}/tokens")
-        return TokenFileTrainer(plain.model, TokenFile(f"{folder}/tokens"), plain.config)
+        file = TokenFile(f"{folder}/tokens")
+        return LanguageModelTrainer(plain.model, file.tokens, file.tokenizer, plain.config)
 
 
 TRAINERS = {"copying": copying_trainer, "letters": letters_trainer, "tokens": tokens_trainer}

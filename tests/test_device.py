@@ -1,7 +1,8 @@
-"""What the CPU computes, another device computes too: `pytest tests/test_device.py --device cuda`.
+"""Any device computes what the CPU does: `pytest tests/test_device.py --device cuda`.
 
-The models of each test are made on the CPU, where generators give the same numbers everywhere, and
-moved. On the CPU itself the tests say that moving and coming back changes nothing.
+Models are made on the CPU, where generators give the same numbers everywhere, and moved.
+`--device second` stands in for a GPU (`second_device.py`); `make everything` runs that too. On the
+CPU itself the tests say that moving changes nothing.
 """
 
 import copy
@@ -11,7 +12,9 @@ import sys
 import pytest
 import torch
 from helpers import (
+    PAIRS,
     SRC_IDS,
+    TEXTS,
     TGT_IDS,
     assert_same,
     copying_trainer,
@@ -22,9 +25,14 @@ from helpers import (
 )
 
 from minitransformer import (
+    DecoderOnlyTransformer,
     Dropout,
+    LanguageModelTrainer,
+    TextGenerator,
     Trainer,
+    TrainingConfig,
     Transformer,
+    TransformerConfig,
     Translator,
     causal_mask,
     generate,
@@ -143,20 +151,69 @@ def test_trace(device):
     assert str(rows) == str(trace(small_model(), SRC_IDS, TGT_IDS))
 
 
-def test_training_goes_on_where_it_was(device, tmp_path):
-    """Resumed, it ends at the same weights; and what it saved is read on the CPU."""
-    config = copying_trainer().config
+SETTINGS = {
+    "adam": {},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "muon, average": {"optimizer": "muon", "ema_decay": 0.8},
+    "parts, by tokens": {"gradient_accumulation_steps": 2, "max_tokens_per_batch": 40},
+    "bf16": {"precision": "bf16"},
+}
+"""Changes to `TrainingConfig`."""
 
-    def trainer():
-        made = copying_trainer()
-        tokenizers = made.tokenizers.values()
-        return Trainer(made.model.to(device), made.texts, *tokenizers, config)
 
-    whole, begun = trainer(), trainer()
+def language_model(trainer):
+    """A translator's tokenizer of targets, and a model that writes its tokens."""
+    words = trainer.tokenizers["tgt"]
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "max_len": 16, "dropout": 0.0}
+    config = TransformerConfig.decoder_only(words.vocab_size, **sizes)
+    return words, DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+
+
+def trainers(device, kind, settings):
+    """Two trainers with one kind of texts, on the CPU and on the device."""
+    config = TrainingConfig(steps=4, batch_size=4, warmup_steps=2, context_length=8, **settings)
+    for place in ("cpu", device):
+        made = copying_trainer(dropout=0.0)
+        if kind is Trainer:
+            yield Trainer(made.model.to(place), PAIRS, *made.tokenizers.values(), config)
+        else:
+            words, model = language_model(made)
+            yield LanguageModelTrainer(model.to(place), TEXTS * 3, words, config)
+
+
+@pytest.mark.parametrize("kind", [Trainer, LanguageModelTrainer])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_training(device, kind, settings, tmp_path):
+    """The same losses, weights and averages, and where it was interrupted it goes on there."""
+    here, there = trainers(device, kind, settings)
+    tolerance = 2e-2 if "precision" in settings else 10 * TOLERANCE
+    here.fit(progress=False)
+    there.fit(2, progress=False)
+    there.save(tmp_path / "a.safetensors")
+    there = kind.resume(tmp_path / "a.safetensors", there.texts, device)
+    assert there.device == device
+    there.fit(progress=False)
+    losses = [[row["loss"] for row in trainer.history] for trainer in (here, there)]
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
+    for one, other in ((here.model, there.model), (here.averaged(), there.averaged())):
+        for name, weight in other.named_parameters():
+            assert weight.device == device
+            # Adam makes a step of any gradient, and this one is 0 but for rounding.
+            if not name.endswith("w_k.bias"):
+                assert_same(weight.detach().cpu(), one.get_parameter(name).detach(), tolerance)
+
+
+def test_dropout_is_drawn_there(device, tmp_path):
+    """Resumed, the training ends at the same weights; and what it saved is read on the CPU."""
+    whole, begun = copying_trainer(), copying_trainer()
+    for trainer in (whole, begun):
+        trainer.__init__(
+            trainer.model.to(device), PAIRS, *trainer.tokenizers.values(), trainer.config
+        )
     whole.fit(progress=False)
-    begun.fit(3, checkpoint=tmp_path / "a.safetensors", progress=False)
-    resumed = Trainer.resume(tmp_path / "a.safetensors", begun.texts, device)
-    assert resumed.device == device
+    begun.fit(3, progress=False)
+    begun.save(tmp_path / "a.safetensors")
+    resumed = Trainer.resume(tmp_path / "a.safetensors", PAIRS, device)
     resumed.fit(progress=False)
     for weight, expected in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert_same(weight, expected, 0.0 if device.type == "cpu" else TOLERANCE)
@@ -175,26 +232,25 @@ def test_folder_is_read_there(device, tmp_path):
     )
 
 
-def test_translator_learns(device, trained):
+def test_texts_are_translated_and_scored(device, trained):
     """The pairs that a model knows by heart, it knows there."""
-    model = copy.deepcopy(trained.model).to(device)
-    assert Translator(model, *trained.tokenizers.values()).exact_match(trained.texts) == 1.0
+    here = Translator(trained.model, *trained.tokenizers.values())
+    there = Translator(copy.deepcopy(trained.model).to(device), *trained.tokenizers.values())
+    assert there.exact_match(PAIRS) == 1.0
+    assert there.translate(["b c", "d"], num_beams=2) == ["c b", "d"]
+    assert there.held_out_loss(PAIRS) == pytest.approx(here.held_out_loss(PAIRS), rel=TOLERANCE)
+    words, model = language_model(trained)
+    here = TextGenerator(model, words)
+    there = TextGenerator(copy.deepcopy(model).to(device), words)
+    assert there.complete(["a b", "c"]) == here.complete(["a b", "c"])
+    expected = here.bits_per_character(TEXTS, context_length=8)
+    assert there.bits_per_character(TEXTS, context_length=8) == pytest.approx(expected, 1e-4)
 
 
 def test_missing_device_is_said():
     """Where there is no such device the tests are skipped, and say why."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-rs",
-        "-W",
-        "default",
-        "-p",
-        "no:cacheprovider",
-        __file__,
-    ]
-    command += ["-k", "chunked", "--device", "cuda:99"]
+    options = "-rs -W default -p no:cacheprovider -k chunked --device cuda:99"
+    command = [sys.executable, "-m", "pytest", __file__, *options.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "1 skipped" in done.stdout
     assert "--device cuda:99: " in done.stdout

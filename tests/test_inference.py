@@ -550,7 +550,7 @@ def takes_texts():
     public = {name: value for name, value in public.items() if callable(value)}
     found = {n for n, value in public.items() if named & {*inspect.signature(value).parameters}}
     # Of ids; of what the constructor checked; of texts that must be those of the checkpoint.
-    inner = ("beam_search", ".encoded", ".set_up", ".begun", ".resume")
+    inner = ("beam_search", ".encoded", ".set_up", ".resume")
     return {name for name in found if not name.endswith(inner)}
 
 

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,7 +196,7 @@ def test_rows_are_stretches_of_the_stream_that_share_no_target(context_length):
 
 def test_stream_order_is_a_function_of_seed_and_epoch():
     def rows(seed, epoch):
-        return torch.cat(stream_batches(STREAM, 4, 9, seed=seed, epoch=epoch)).tolist()
+        return torch.cat([*stream_batches(STREAM, 4, 9, seed=seed, epoch=epoch)]).tolist()
 
     assert rows(0, 0) == rows(0, 0)
     assert rows(0, 0) != rows(1, 0)
@@ -241,6 +242,32 @@ def test_rows_begin_everywhere_as_often(length, context_length):
 def test_impossible_streams_are_refused(batch_size, context_length, message):
     with pytest.raises(ValueError, match=message):
         stream_batches(STREAM, batch_size, context_length, seed=0, epoch=0)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "memmap"])
+def test_ids_may_be_given_in_place_of_texts(kind, tmp_path):
+    """The same training, which goes on from a checkpoint of the same ids of another kind."""
+    whole = language_model_trainer(texts=SAYING)
+    (letters,) = whole.tokenizers.values()
+    ids = token_stream(SAYING, letters)
+    array = ids.numpy().astype(np.uint16)
+    array.tofile(tmp_path / "ids")
+    memmap = np.memmap(tmp_path / "ids", np.uint16, mode="r")
+    stream = {"tensor": ids, "array": array, "memmap": memmap}[kind]
+    trainer = language_model_trainer(texts=stream)
+    whole.fit(3, progress=False)
+    trainer.fit(2, checkpoint=tmp_path / "a", progress=False)
+    resumed = LanguageModelTrainer.resume(tmp_path / "a", ids)
+    resumed.fit(3, progress=False)
+    assert resumed.history == whole.history
+    with pytest.raises(ValueError, match="was trained on other texts"):
+        LanguageModelTrainer.resume(tmp_path / "a", ids.flip(0))
+
+
+@pytest.mark.parametrize("ids", [torch.zeros(3, 4, dtype=torch.int64), np.zeros(90)])
+def test_what_are_no_ids_is_refused(ids):
+    with pytest.raises(TypeError, match="ids must be whole numbers"):
+        language_model_trainer(texts=ids)
 
 
 # --- refused before the first step

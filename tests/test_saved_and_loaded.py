@@ -20,7 +20,6 @@ from minitransformer.models import add_lora, merge_lora
 from minitransformer.parallel import (
     ParallelTrainer,
     TokenFile,
-    TokenFileTrainer,
     gather,
     join_processes,
     write_tokens,
@@ -624,12 +623,13 @@ def test_token_file_trains_saves_and_goes_on(tmp_path):
     def trainer():
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return TokenFileTrainer(shaken(MODELS["writer", "GPT2"](LETTERS)), file, STEPS)
+            model = shaken(MODELS["writer", "GPT2"](LETTERS))
+            return mt.LanguageModelTrainer(model, file.tokens, file.tokenizer, STEPS)
 
     straight, stopped = trainer(), trainer()
     straight.fit(progress=False)
     fit(stopped, tmp_path / "saved", 2)
-    resumed = TokenFileTrainer.resume(tmp_path / "saved", file)
+    resumed = mt.LanguageModelTrainer.resume(tmp_path / "saved", file.tokens)
     fit(resumed, tmp_path / "saved", 4)
     assert_same_weights(resumed.model, straight.model)
     assert_same_model(

@@ -31,6 +31,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for each process
 OF_EACH_KIND = "not everything"  # marks, as pytest takes them
 QUICK = f"{OF_EACH_KIND} and not slow"
 SLOWEST = 20
+ON_SECOND_DEVICE = [f"tests/test_{name}.py" for name in ("attention", "sampling", "optimizers")]
 COMPARE = ("--nbval-current-env", "--nbval-cell-timeout=900")
 
 
@@ -157,7 +158,16 @@ def stages(*, everything: bool = False) -> Iterator[Stage]:
     pages = ["-n", "auto", "--dist", "loadgroup", "tests/site", *of_each_kind]
     yield Stage("pages", ["-m", "pytest", *pages], ONE_THREAD)
     if everything:
+        yield from second_device()
         yield Stage("scalar", ["tools/everywhere.py", "--only", "tests", "scalar"])
+
+
+def second_device() -> Iterator[Stage]:
+    """Yield the tests on a second device made of the CPU (`tests/second_device.py`)."""
+    on_it = ["tests/test_device.py", "--device", "second"]
+    yield Stage("second device", ["-m", "pytest", "-q", *on_it], ONE_THREAD)
+    on_it = [*ON_SECOND_DEVICE, "--default-device", "second", "-m", QUICK]
+    yield Stage("tests there", ["-m", "pytest", "-q", *on_it], ONE_THREAD)
 
 
 def summary(finished: list[Stage]) -> str:

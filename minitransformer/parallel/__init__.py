@@ -17,7 +17,6 @@ from minitransformer.parallel.checkpoints import gather
 from minitransformer.parallel.processes import Processes, join_processes
 from minitransformer.parallel.token_file import (
     TokenFile,
-    TokenFileTrainer,
     paragraphs,
     write_tokens,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "ParallelTrainer",
     "Processes",
     "TokenFile",
-    "TokenFileTrainer",
     "gather",
     "join_processes",
     "paragraphs",

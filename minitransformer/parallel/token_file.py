@@ -8,25 +8,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from minitransformer.as_configured import check_come_back
 from minitransformer.checks import texts_of
-from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import named_folder, new_folder
-from minitransformer.language_model import LanguageModelTrainer, row_starts
 from minitransformer.tokenization import Tokenizer
-from minitransformer.training import TrainingConfig
 
-__all__ = ["TokenFile", "TokenFileTrainer", "paragraphs", "write_tokens"]
+__all__ = ["TokenFile", "paragraphs", "write_tokens"]
 
 TOKENS, TOKENIZER, ABOUT = "tokens.bin", "tokenizer.json", "about.json"
 
@@ -145,7 +139,8 @@ def write_tokens(
 class TokenFile:
     """The tokens of a folder that `write_tokens` wrote, mapped into memory, and their tokenizer.
 
-    They are read through once, to see that they are what was written.
+    They are read through once, to see that they are what was written. `LanguageModelTrainer` takes
+    `tokens` in place of texts, and reads the rows of a batch when it needs them.
 
     Args:
         folder: what `write_tokens` wrote.
@@ -153,6 +148,15 @@ class TokenFile:
     Raises:
         FileNotFoundError: if there is no such folder.
         ValueError: if the tokens are not those that were written.
+
+    Example:
+        >>> import tempfile
+        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tokens(["ab", "b"], CharacterTokenizer.train(["ab"]), f"{folder}/tokens")
+        ...     file = TokenFile(f"{folder}/tokens")
+        ...     file.tokens.tolist(), file.tokenizer.decode(file.tokens.tolist())
+        ([1, 5, 6, 2, 1, 6, 2], 'abb')
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -161,83 +165,10 @@ class TokenFile:
             raise FileNotFoundError(f"there are no tokens in {place}")
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
         with open(place / TOKENS, "rb") as file:
-            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if self.sha256 != about["sha256"]:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 != about["sha256"]:
             raise ValueError(
-                f"{place / TOKENS} is damaged: its SHA-256 is {self.sha256}, "
-                f"expected {about['sha256']}"
+                f"{place / TOKENS} is damaged: its SHA-256 is {sha256}, expected {about['sha256']}"
             )
         self.tokens = np.memmap(place / TOKENS, about["dtype"], mode="r")
         self.tokenizer = Tokenizer.load(place / TOKENIZER)
-
-
-class RowsOfFile:
-    """The batches of an epoch, read when they are asked for."""
-
-    def __init__(self, tokens: np.ndarray, starts: list[int], length: int, size: int) -> None:
-        self.tokens, self.starts, self.length, self.size = tokens, starts, length, size
-
-    def __len__(self) -> int:
-        """How many batches there are."""
-        return -(-len(self.starts) // self.size)
-
-    def __getitem__(self, which: slice) -> Iterator[Tensor]:
-        """Some of the batches, each (rows, length), int64."""
-        for index in range(len(self))[which]:
-            starts = self.starts[index * self.size : (index + 1) * self.size]
-            rows = [self.tokens[start : start + self.length] for start in starts]
-            yield torch.from_numpy(np.stack(rows).astype(np.int64))
-
-
-class TokenFileTrainer(LanguageModelTrainer):
-    """A `LanguageModelTrainer` whose texts are a `TokenFile`: the same batches, read when needed.
-
-    What is in memory of the data is the order of the rows of an epoch, a number each.
-    `ParallelTrainer.fit` keeps its checkpoints, for one process too.
-
-    Args:
-        model: the model, trained in place.
-        file: the tokens, with the tokenizer that the model must fit.
-        config: how to train.
-
-    Raises:
-        ValueError: as in `LanguageModelTrainer`.
-
-    Example:
-        >>> import tempfile
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
-        >>> letters = CharacterTokenizer.train(["abcabc"])
-        >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
-        >>> settings = TrainingConfig(steps=3, warmup_steps=1, context_length=4)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_tokens(["abcabc"] * 9, letters, f"{folder}/tokens")
-        ...     file = TokenFile(f"{folder}/tokens")
-        ...     trainer = TokenFileTrainer(DecoderOnlyTransformer(config), file, settings)
-        ...     [row["step"] for row in trainer.fit(progress=False)]
-        [1, 2, 3]
-    """
-
-    def __init__(
-        self, model: DecoderOnlyTransformer, file: TokenFile, config: TrainingConfig
-    ) -> None:
-        # The checksum stands for the texts: a checkpoint knows by it what it was trained on.
-        self.set_up(model, [file.sha256], {"text": file.tokenizer}, config)
-        if config.context_length > model.max_len:
-            raise ValueError(
-                f"context_length of {config.context_length} positions is longer than "
-                f"max_len={model.max_len}"
-            )
-        self.file = file
-        self.epoch(0)  # fail now if there is no batch
-
-    @classmethod
-    def begun(cls, model: Any, texts: Any, tokenizers: Mapping[str, Tokenizer], config: Any) -> Any:
-        """A trainer at its first step; `texts` is the token file, which has the tokenizer."""
-        return cls(model, texts, config)
-
-    def epoch(self, epoch: int) -> Any:
-        """The batches of one pass over the data, those of `stream_batches`."""
-        tokens, config = self.file.tokens, self.config
-        starts = row_starts(len(tokens), config.context_length, seed=config.seed, epoch=epoch)
-        return RowsOfFile(tokens, starts, config.context_length + 1, self.rows)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import checked_state, fingerprint
+from minitransformer.checkpoint import checked_state
 from minitransformer.data import in_parts
 from minitransformer.optimizers import new_optimizer
 from minitransformer.parallel.checkpoints import (
@@ -143,7 +143,7 @@ class ParallelTrainer(Trainer):
             processes.check_same(
                 config=trainer.config,
                 model=trainer.model.config,
-                data=fingerprint(trainer.texts),
+                data=trainer.data,
                 step=trainer.step,
                 engine=engine,
                 parts=self.parts,
