@@ -185,7 +185,7 @@ def test_bpe_cuts_the_readers_word(page, site):
 # --- the scale -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 2, 7, 64, 333])
+@pytest.mark.parametrize("width", [1, 7, 64])
 @pytest.mark.parametrize("stretch", [0.0, 1.0, 1e4], ids=["zero", "normal", "huge"])
 def test_softmax_is_that_of_the_package(page, site, width, stretch):
     generator = torch.Generator().manual_seed(width)
@@ -288,7 +288,7 @@ def test_mask_shows_shapes_and_empty_rows(page, site):
 # --- positions -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 2, 7, 8, 12, 15])
+@pytest.mark.parametrize("width", [1, 8, 15])
 def test_positions_are_those_of_the_package(page, site, width):
     positions, shifts = [0, 1, 5, 43, 63, 1000], [0, 1, 3, 20]
     table = mt.sinusoidal_positions(1100, width).double()
@@ -375,7 +375,7 @@ def searched(tree, width, alpha):
     return step, [step.tokens[index] for index in best]
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("width", [1, 2, 5])
 def test_beam_search_is_that_of_the_package(page, site, width):
     tree = data("beam_tree")
     alphas = [tenth / 10 for tenth in range(21)]

@@ -68,14 +68,14 @@ def large_map(page: Page) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_fifty_translations_are_those_of_the_package(page, name):
+def test_translations_are_those_of_the_package(page, name):
     generator, splits = random.Random(6), SPLITS[name]()
     texts = [
         pair.src
-        for (split, pairs), size in zip(splits.items(), (20, 10, 10, 10), strict=True)
+        for (split, pairs), size in zip(splits.items(), (8, 4, 4, 4), strict=True)
         for pair in generator.sample(pairs, size)
     ]
-    assert len({len(text.split()) for text in texts}) > 5  # short and long
+    assert len({len(text.split()) for text in texts}) > 4  # short and long
     choose(page, name)
     found = [translate(page, text) for text in texts]
     assert found == translator(name).translate(texts)
@@ -85,13 +85,13 @@ def test_fifty_translations_are_those_of_the_package(page, name):
     ("name", "text"),
     [
         *EXAMPLES.items(),
-        ("number_words", "seven"),
         ("number_words", "two million sixteen thousand three hundred"),
         ("grammar", "We sleep."),
     ],
 )
 def test_every_head_looks_where_the_package_says(page, name, text):
-    model, src_tokenizer, tgt_tokenizer = translator(name)
+    model = translator(name).model
+    src_tokenizer, tgt_tokenizer = translator(name).tokenizers.values()
     choose(page, name)
     translate(page, text)
     source = [*src_tokenizer.encode(text), src_tokenizer.eos_id]
@@ -232,14 +232,14 @@ def test_every_word_that_the_model_knows_is_listed(page, name, requests):
     page.locator("#live-words summary").click()
     listed = page.locator("#live-words p")
     expect(listed).not_to_be_empty()
-    known = translator(name)[1].tokens[len(mt.Tokenizer.special_tokens) :]
+    known = translator(name).tokenizers["src"].tokens[len(mt.Tokenizer.special_tokens) :]
     assert sorted(listed.inner_text().split()) == sorted(known)
     assert [url for url in requests if url.endswith((".onnx", ".wasm"))] == []
 
 
 @pytest.mark.parametrize(("name", "word"), [("number_words", "one "), ("grammar", "dog ")])
 def test_longest_text_is_that_of_the_model(page, name, word):
-    longest = translator(name)[0].config.max_len - 1  # and the end
+    longest = translator(name).model.config.max_len - 1  # and the end
     choose(page, name)
     page.get_by_label(LABEL).fill(word * longest)
     page.get_by_role("button", name="One token").click()
