@@ -8,6 +8,7 @@ it would raise on a GPU. It uses PyTorch's experimental Python backend for the d
 
 As on a GPU, scalars may mix, and a tensor may be indexed by one of the CPU. Unlike there:
 - `torch.inference_mode` is `no_grad`, because wrapped tensors have no version counter in it;
+- tied parameters cannot change their dtype;
 - attention's kernels are PyTorch's formula, and numbers are drawn as on the CPU;
 - what reads a tensor's memory sees none: `numpy`, `safetensors.torch.save` (`write_tensors` copies
   to the CPU first), exports, compilation, other processes.
