@@ -125,7 +125,7 @@ class Trial:
         if self.reads not in ("text", "source"):
             return None
         ids, real, start = self.ids.clamp(min=0), self.real.long(), 1
-        options = {"num_beams": num_beams, "alpha": 0.0, "stop_ids": [EOS_ID]}
+        options = {"num_beams": num_beams, "length_penalty": 0.0, "stop_ids": [EOS_ID]}
         theirs: dict[str, Any] = {"pad_token_id": 0}
         if self.reads == "source":  # ours never writes padding
             options["bos_id"] = self.theirs.config.decoder_start_token_id

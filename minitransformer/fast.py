@@ -7,6 +7,7 @@ weights that make vectors wider are kept transposed.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,6 +82,8 @@ class Prepared:
         self.score = Product(model.output_projection)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "model":  # while it is copied
+            raise AttributeError(name)
         return getattr(self.model, name)
 
     def decode(self, ids: Tensor, *arguments: Any) -> Tensor:
@@ -200,5 +203,7 @@ def plain_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     """A norm without the call of its module, where it is a layer norm."""
     if not isinstance(norm, LayerNorm):
         return norm
-    shape, weight, bias, eps = norm.weight.shape, norm.weight.detach(), norm.bias.detach(), norm.eps
-    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    return partial(
+        torch.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=norm.eps
+    )

@@ -26,13 +26,16 @@ NOT_MADE = {
     **dict.fromkeys(
         ("Case", "Tokenizer", "PublishedConfig", "DecoderConfig", "Stacked"), "a base class"
     ),
-    **dict.fromkeys(("Pretrained", "Published"), "a base class"),
+    **dict.fromkeys(("Pretrained", "Published", "Resumable", "TextModel"), "a base class"),
+    **dict.fromkeys(("Callback", "SpecialTokens", "TokenizerFile"), "a base class"),
+    "Evaluate": "holds any function",
+    "CachedDecoding": "texts while they are written",
     **dict.fromkeys(("PeakMemory", "Processes", "ParallelTrainer"), "belongs to its process"),
 }
 ALSO = """
 mt.LayerNorm(4), mt.RMSNorm(4), mt.layer_norm.ResidualConnection(4), mt.TokenEmbedding(6, 4)
 mt.OutputProjection(4, 6), mt.SinusoidalPositionalEncoding(4), mt.ScaledDotProductAttention()
-mt.TrainingConfig()
+mt.TrainingConfig(), mt.inference.GenerationConfig()
 """
 
 

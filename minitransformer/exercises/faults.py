@@ -147,8 +147,8 @@ def keys_of_the_target(model: Any) -> None:
     for layer in model.decoder.layers:
         cross = layer.cross_attention
         forward = cross.forward
-        cross.forward = lambda query, key, value, mask=None, forward=forward: forward(
-            query, query, query, "causal"
+        cross.forward = lambda query, key, value, mask=None, cache=None, forward=forward: forward(
+            query, query, query, "causal", cache
         )
 
 

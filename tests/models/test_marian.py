@@ -109,7 +109,7 @@ def logits_of(pair, src=None):
 
 
 def texts_of(model, pair, stop_id, *, length=9, **options):
-    """What either writes, which never is padding; `alpha` is for both, as either understands it."""
+    """What either writes, which never is padding; `alpha` is both's length penalty."""
     alpha = options.pop("alpha", 0.0)
     if isinstance(model, Marian):
         options |= {"length_penalty": alpha, "bos_id": pair.start_id, "stop_ids": [stop_id]}
