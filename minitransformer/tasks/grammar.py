@@ -9,9 +9,12 @@ Built in chapter 8.
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.data import TextPair
 from minitransformer.tasks.inflection import (
     ADVERBS,
@@ -261,30 +264,23 @@ def grammar_sentences(
         >>> {name: len(pairs) for name, pairs in splits.items()}
         {'train': 10, 'held_out': 3, 'composition': 3, 'deep': 3}
     """
-    if num_train < 1 or num_held_out < 1:
-        raise ValueError(
-            f"num_train and num_held_out must be at least 1, got {num_train} and {num_held_out}"
-        )
+    check_at_least_1(num_train=num_train, num_held_out=num_held_out)
     generator = random.Random(f"grammar {seed}")
-    held_out: dict[TextPair, None] = {}  # a dict keeps the order of the draw, a set would not
-    composition: dict[TextPair, None] = {}
-    deep: dict[TextPair, None] = {}
-    while len(held_out) < num_held_out:
-        pair, _ = draw_sentence(generator)
-        if len(pair.src.split()) >= SHORTEST_HELD_OUT:
-            held_out[pair] = None
-    while len(composition) < num_held_out:
-        pair, draw = draw_sentence(generator, compose=True)
-        if draw.composed:
-            composition[pair] = None
-    while len(deep) < num_held_out:
-        pair, draw = draw_sentence(generator, max_depth=2)
-        if draw.depth == 2:
-            deep[pair] = None
-    train: list[TextPair] = []
+
+    def distinct(keeps: Callable[[TextPair, Draw], bool], **options: Any) -> list[TextPair]:
+        found: dict[TextPair, None] = {}  # a dict keeps the order of the draw, a set would not
+        while len(found) < num_held_out:
+            pair, draw = draw_sentence(generator, **options)
+            if keeps(pair, draw):
+                found[pair] = None
+        return list(found)
+
+    held_out = distinct(lambda pair, _: len(pair.src.split()) >= SHORTEST_HELD_OUT)
+    composition = distinct(lambda _, draw: draw.composed, compose=True)
+    deep = distinct(lambda _, draw: draw.depth == 2, max_depth=2)
+    others, train = set(held_out), []
     while len(train) < num_train:
         pair, _ = draw_sentence(generator)
-        if pair not in held_out:
+        if pair not in others:
             train.append(pair)
-    splits = {"train": train, "held_out": held_out, "composition": composition, "deep": deep}
-    return {name: list(pairs) for name, pairs in splits.items()}
+    return {"train": train, "held_out": held_out, "composition": composition, "deep": deep}

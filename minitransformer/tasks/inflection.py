@@ -15,26 +15,6 @@ from minitransformer.tasks.lexicon import (
     VERB_TABLE,
 )
 
-__all__ = [
-    "ADJECTIVES",
-    "ADVERBS",
-    "DETERMINERS",
-    "NOUNS",
-    "PRONOUNS",
-    "VERBS",
-    "Adjective",
-    "Adverb",
-    "Determiner",
-    "Noun",
-    "Phrase",
-    "Pronoun",
-    "Slot",
-    "Verb",
-    "english_verb",
-    "german_verb",
-    "german_verb_last",
-]
-
 
 class Phrase(NamedTuple):
     """A stretch of a sentence in both languages."""

@@ -22,9 +22,6 @@ from minitransformer.training import TrainingConfig
 from minitransformer.transformer import Transformer
 from minitransformer.words import WordTokenizer
 
-NUMBERS_VOCAB_SIZE = 305  # 5 special tokens, 256 bytes, 44 merges
-MULTI30K_VOCAB_SIZE = 4_261  # 4,000 merges
-MULTI30K_APART = 4_000, 2_000  # of German and of English, by themselves
 LONGER = (
     "longer: millions and thousands in one number, which training never shows together; "
     "the model leaves the thousands out (chapter 9). --recipe fast shows it, see chapter 16"
@@ -97,7 +94,8 @@ def start_as_identity(model: nn.Module) -> None:
 def words_and_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
     """English numbers are a few words; the German ones, long words."""
     src = WordTokenizer.train(pair.src for pair in pairs)
-    return src, BPETokenizer.train((pair.tgt for pair in pairs), NUMBERS_VOCAB_SIZE)
+    # 5 special tokens, 256 bytes, 44 merges
+    return src, BPETokenizer.train((pair.tgt for pair in pairs), 305)
 
 
 def words(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
@@ -108,14 +106,13 @@ def words(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
 
 def shared_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
     """One vocabulary for both languages."""
-    tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), MULTI30K_VOCAB_SIZE)
-    return tokenizer, tokenizer
+    return (BPETokenizer.train((text for pair in pairs for text in pair), 4_261),) * 2
 
 
 def subwords_of_each(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
     """A vocabulary for each language."""
     src, tgt = zip(*pairs, strict=True)
-    return BPETokenizer.train(src, MULTI30K_APART[0]), BPETokenizer.train(tgt, MULTI30K_APART[1])
+    return BPETokenizer.train(src, 4_000), BPETokenizer.train(tgt, 2_000)
 
 
 # The grammar's settings are those of benchmarks/grammar.py, Multi30k's the first of multi30k.py's.
@@ -148,7 +145,7 @@ JOBS = {
 }
 
 # What chapter 16 found: Muon needs fewer and smaller batches; numbers longer than all of training
-# are right if their form was shown in short ones, and positions are told by turning. The other two
+# are right if their form was shown in short ones, and positions are rotary. The other two
 # are records of benchmarks/speedrun_records.py and benchmarks/multi30k.py.
 MUON = {"optimizer": "muon", "schedule": "linear"}
 FAST = {

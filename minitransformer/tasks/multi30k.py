@@ -23,23 +23,20 @@ ADDRESS = (
 FOLDER = "MINITRANSFORMER_DATA"
 LANGUAGES = ("de", "en", "fr")
 SPLITS = ("train", "val", "test_2016_flickr")
-SHA256 = {
-    "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
-    "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
-    "train.lc.norm.tok.fr": "8fa41bb718412bcb7c5dfa58603842810a01543eae86a51279f9886b901266e1",
-    "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-    "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
-    "val.lc.norm.tok.fr": "b303e301aa21fe7822a846b2b3fb2d5a1121ec807cd5b1d006fb7b2b5507168a",
-    "test_2016_flickr.lc.norm.tok.de": (
-        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"
-    ),
-    "test_2016_flickr.lc.norm.tok.en": (
-        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2"
-    ),
-    "test_2016_flickr.lc.norm.tok.fr": (
-        "1463bd5960f9bfe098ec3cd752d3df0c49c84dc646fb518964a29232658cd836"
-    ),
-}
+SHA256 = dict(
+    line.split()
+    for line in """
+    train.lc.norm.tok.de            cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505
+    train.lc.norm.tok.en            08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119
+    train.lc.norm.tok.fr            8fa41bb718412bcb7c5dfa58603842810a01543eae86a51279f9886b901266e1
+    val.lc.norm.tok.de              97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00
+    val.lc.norm.tok.en              46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec
+    val.lc.norm.tok.fr              b303e301aa21fe7822a846b2b3fb2d5a1121ec807cd5b1d006fb7b2b5507168a
+    test_2016_flickr.lc.norm.tok.de c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4
+    test_2016_flickr.lc.norm.tok.en 5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2
+    test_2016_flickr.lc.norm.tok.fr 1463bd5960f9bfe098ec3cd752d3df0c49c84dc646fb518964a29232658cd836
+    """.strip().splitlines()
+)
 
 
 def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
@@ -48,8 +45,8 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
     The texts are the data set's own lower-cased and tokenised ones: words and marks with spaces
     between them. Only the escapes of the tokeniser are undone (`man &apos;s` is `man 's`).
 
-    There are three splits: `train` with 29,000 pairs, `val` with 1,014 and `test_2016_flickr`
-    with 1,000.
+    The splits, in the order of the files: `train` with 29,000 pairs, `val` with 1,014 and
+    `test_2016_flickr` with 1,000.
 
     The files, 2 MB a language, are downloaded at the first use and then kept in the cache folder
     of the operating system. Where the environment variable `MINITRANSFORMER_DATA` names a folder,
@@ -63,9 +60,6 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
         src: source language, "de", "en" or "fr".
         tgt: target language, another of these.
 
-    Returns:
-        The pairs of each split, in the order of the files.
-
     Raises:
         ValueError: if a language is unknown, both are the same, or a file is damaged.
         FileNotFoundError: if the folder of `MINITRANSFORMER_DATA` lacks a file.
@@ -75,8 +69,6 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
         >>> multi30k("de", "nl")
         Traceback (most recent call last):
         ValueError: tgt must be 'de', 'en' or 'fr', got 'nl'
-
-    Paper: Elliott et al. (2016), section 2.
     """
     for name, language in (("src", src), ("tgt", tgt)):
         if language not in LANGUAGES:
@@ -84,10 +76,7 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
     if src == tgt:
         raise ValueError(f"src and tgt must be two languages, got {src!r} twice")
     return {
-        split: [
-            TextPair(*pair)
-            for pair in zip(read_lines(split, src), read_lines(split, tgt), strict=True)
-        ]
+        split: list(map(TextPair, read_lines(split, src), read_lines(split, tgt)))
         for split in SPLITS
     }
 

@@ -22,18 +22,6 @@ from minitransformer.tasks.inflection import (
 )
 from minitransformer.tasks.lexicon import ENDINGS, HELD_OUT_PHRASES
 
-__all__ = [
-    "Draw",
-    "Nominal",
-    "draw_adjective",
-    "draw_nominal",
-    "joined",
-    "noun_phrase",
-    "pronoun",
-    "relative_pronoun",
-    "with_preposition",
-]
-
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "von dem": "vom"}
 
 

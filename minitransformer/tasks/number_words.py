@@ -14,10 +14,7 @@ MOST_WORDS = 7  # seven hundred seventy-seven thousand seven hundred seventy-sev
 MOST_LETTERS = 60
 
 HELD_OUT_PAIRS = frozenset({27, 35, 42, 58, 64, 73, 86, 91})
-"""Tens-units pairs that the training numbers never hold; each digit occurs in other pairs.
-
-Built in chapter 9.
-"""
+"""Tens-units pairs that the training numbers never hold; each digit occurs in other pairs."""
 
 
 def number_in_words(number: int, language: str) -> str:

@@ -8,11 +8,9 @@ import random
 from collections.abc import Callable
 from functools import cache
 
+from minitransformer.checks import check_at_least_1
 from minitransformer.data import TextPair
-from minitransformer.tasks.grammar import (
-    Clause,
-    grow_clause,
-)
+from minitransformer.tasks.grammar import Clause, grow_clause
 from minitransformer.tasks.inflection import ADJECTIVES, NOUNS, english_verb
 from minitransformer.tasks.lexicon import CONJUNCTIONS
 from minitransformer.tasks.noun_phrases import Draw, joined
@@ -24,18 +22,13 @@ WORDS = [noun.en for kind in ("animal", "food", "text") for noun in NOUNS[kind]]
 MOST_WORDS = 5
 TENSE = "present"
 ADJECTIVE_WORDS = frozenset(adjective.en for adjective in ADJECTIVES)
+in_words = cache(number_in_words)  # few numbers are drawn often
 
 
 def draw_number(generator: random.Random) -> tuple[str, str]:
     """A number of at most three digits in English and in German words."""
     number = generator.randrange(1000)
     return in_words(number, "en"), in_words(number, "de")
-
-
-@cache
-def in_words(number: int, language: str) -> str:
-    """As `number_in_words`; few numbers are drawn often."""
-    return number_in_words(number, language)
 
 
 def to_german(generator: random.Random) -> TextPair:
@@ -155,10 +148,7 @@ def text_to_text(
         >>> {split: len(pairs) for split, pairs in tasks["reverse"].items()}
         {'train': 10, 'held_out': 3}
     """
-    if num_train < 1 or num_held_out < 1:
-        raise ValueError(
-            f"num_train and num_held_out must be at least 1, got {num_train} and {num_held_out}"
-        )
+    check_at_least_1(num_train=num_train, num_held_out=num_held_out)
     found = {}
     for name, draw_pair in TASKS.items():
         generator = random.Random(f"{name} {seed}")

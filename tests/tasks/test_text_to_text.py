@@ -95,5 +95,5 @@ def test_summaries_have_no_adjective_and_no_second_clause(tasks):
 
 @pytest.mark.parametrize("sizes", [(0, 5), (5, 0)])
 def test_sizes_below_one_are_refused(sizes):
-    with pytest.raises(ValueError, match=f"got {sizes[0]} and {sizes[1]}"):
+    with pytest.raises(ValueError, match=f"at least 1, got {min(sizes)}"):
         text_to_text(num_train=sizes[0], num_held_out=sizes[1])
