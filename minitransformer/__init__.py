@@ -86,8 +86,8 @@ What is not among the names below is imported from its module: `mt.plotting.plot
 | `cache`, `decoding` | 10 | keys and values of earlier positions; texts while they are decoded |
 | `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
 | `inference` | 10 | decoding with a trained model |
-| `diagnosis`, `laws`, `case` | 17 | what to check before the first step |
-| `planner`, `counting` | 18 | what a training takes: operations, memory, time, money |
+| `diagnosis`, `laws` | 17 | what to check before the first step |
+| `planner` | 18 | what a training takes: operations, memory, time, money |
 | `plotting` | all | the figures |
 | `tasks` | 8, 9 | number words, the grammar's sentences, Multi30k |
 | `efficient_attention` | 15 | attention in blocks, by patterns, linear; smaller caches |

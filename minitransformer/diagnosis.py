@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from minitransformer.case import Case
 from minitransformer.inspection import evaluating
-from minitransformer.laws import LAWS
+from minitransformer.laws import LAWS, Case
 from minitransformer.loss import next_token_loss
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -58,7 +57,7 @@ def diagnose(
 ) -> Diagnosis:
     """Try the laws of a healthy model, trained or not; nothing of it is changed in the end.
 
-    Takes about as long as 100 steps of training on eight rows: the last check learns them by heart.
+    Takes as long as 100 steps of training on eight rows: the last check learns them by heart.
 
     Args:
         model: a `Transformer` or a `DecoderOnlyTransformer`, or what was made of one.

@@ -4,7 +4,8 @@ Built in chapters 4 and 8.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -65,8 +66,6 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         ...     _ = attention(torch.zeros(3, 4), torch.zeros(2, 4), torch.zeros(2, 4))
         >>> {name: tuple(weights.shape) for name, weights in maps.items()}
         {'': (3, 2)}
-
-    Built in chapter 4.
     """
     maps: dict[str, Tensor] = {}
     handles = []
@@ -95,8 +94,6 @@ class TracedTensor(NamedTuple):
     Example:
         >>> TracedTensor("w_1", "Linear", "b s f", (2, 5, 20), 260).axes
         'b s f'
-
-    Built in chapter 8.
     """
 
     module: str
@@ -118,8 +115,6 @@ class Trace(list[TracedTensor]):
         tensor made by  class   axes   shape       parameters
         w_1             Linear  b s f  2 × 5 × 20         260
         sum                                               260
-
-    Built in chapter 8.
     """
 
     def __repr__(self) -> str:
@@ -137,18 +132,11 @@ class Trace(list[TracedTensor]):
 
 
 WIDTHS = {
-    "TokenEmbedding": "d",
-    "SinusoidalPositionalEncoding": "d",
-    "LearnedPositionalEncoding": "d",
-    "LayerNorm": "d",
-    "RMSNorm": "d",
-    "ResidualConnection": "d",
+    **dict.fromkeys(("SinusoidalPositionalEncoding", "LearnedPositionalEncoding"), "d"),
+    **dict.fromkeys(("TokenEmbedding", "LayerNorm", "RMSNorm", "ResidualConnection"), "d"),
+    **dict.fromkeys(("w_q", "w_o", "w_2"), "d"),
+    **dict.fromkeys(("w_1", "w_3"), "f"),
     "OutputProjection": "v",
-    "w_1": "f",
-    "w_3": "f",
-    "w_2": "d",
-    "w_q": "d",
-    "w_o": "d",
 }
 """The last axis of what a module makes, by its class or by its name."""
 
@@ -189,12 +177,9 @@ def trace(model: nn.Module, *inputs: Tensor) -> Trace:
         attention       ScaledDotProductAttention  b h q e  2 × 3 × 5 × 4
         w_o             Linear                     b q d    2 × 5 × 12            156
         sum                                                                       624
-
-    Built in chapter 8.
     """
     traced: Trace = Trace()
     counted: set[int] = set()
-    handles = []
     encoder_done = False
 
     def side_of(name: str) -> str:
@@ -215,51 +200,33 @@ def trace(model: nn.Module, *inputs: Tensor) -> Trace:
         axes = axes if len(axes.split()) == tensor.dim() else "?"
         traced.append(TracedTensor(name, kind, axes, tuple(tensor.shape), parameters))
 
-    def made(name: str, module: nn.Module, output: Tensor) -> None:
+    def made(name: str, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         owner, _, attribute = name.rpartition(".")
-        kind, side = type(module).__name__, side_of(name)
-        width = WIDTHS.get(kind) or WIDTHS.get(attribute, "?")
-        axes = f"b {side} {width}" if width != "?" else "?"
+        kind, side, keys = type(module).__name__, side_of(name), keys_of(owner)
+        width = WIDTHS.get(kind) or WIDTHS.get(attribute)
+        axes = f"b {side} {width}" if width else "?"
         if attribute in ("w_k", "w_v"):
             # Fewer heads of keys and values than of queries: h' of them.
-            axes = f"b {keys_of(owner)} " + (
-                "d" if output.size(-1) == module.in_features else "h'e"
-            )
+            axes = f"b {keys} " + ("d" if output.size(-1) == module.in_features else "h'e")
         elif kind == "ScaledDotProductAttention":
             axes = f"b h {side} e"
+            query, key, value = args[:3]
+            add(name, "queries", axes, query)
+            add(name, "keys", f"b h {keys} e", key)
+            add(name, "values", f"b h {keys} e", value)
+            add(name, "weights", f"b h {side} {keys}", query[..., :1] @ key[..., :1].mT)
         elif kind == "ALiBi":
-            axes = f"h {side} {keys_of(owner)}"
+            axes = f"h {side} {keys}"
         own = [p for p in module.parameters(recurse=False) if id(p) not in counted]
         counted.update(map(id, own))
         add(name, kind, axes, output, sum(p.numel() for p in own))
 
-    def attending(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:
-        queries, keys = side_of(name), keys_of(name.rpartition(".")[0])
-        add(name, "queries", f"b h {queries} e", query)
-        add(name, "keys", f"b h {keys} e", key)
-        add(name, "values", f"b h {keys} e", value)
-        add(name, "weights", f"b h {queries} {keys}", query[..., :1] @ key[..., :1].mT)
-
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        if kind == "ScaledDotProductAttention":
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda _, args, name=name: attending(name, *args[:3])
-                )
-            )
-        if isinstance(module, SILENT) or kind == "RotaryPositionalEncoding":
-            continue
-        if kind == "ResidualConnection" or not list(module.children()):
-            handles.append(
-                module.register_forward_hook(
-                    lambda module, _, output, name=name: made(name, module, output)
-                )
-            )
-    try:
-        with evaluating(model):
-            model(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(model):
+        for name, module in model.named_modules():
+            kind = type(module).__name__
+            if isinstance(module, SILENT) or kind == "RotaryPositionalEncoding":
+                continue
+            if kind == "ResidualConnection" or not list(module.children()):
+                hooks.enter_context(module.register_forward_hook(partial(made, name)))
+        model(*inputs)
     return traced

@@ -7,6 +7,8 @@ Built in chapter 17.
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,21 +17,69 @@ from torch import Tensor
 
 from minitransformer.attention import ScaledDotProductAttention, attention_weights
 from minitransformer.cache import KVCache
-from minitransformer.case import Case, Found, change
 from minitransformer.inspection import record_attention
 
-__all__ = ["LAWS"]
+__all__ = ["LAWS", "Case", "Found", "change"]
+
+Found = tuple[bool, str] | None  # none where there is nothing to try
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a batch for it."""
+
+    model: Any
+    src: Tensor | None
+    ids: Tensor
+    targets: Tensor
+    pad_id: int
+    measure: Callable[..., Tensor]
+    """Its loss: a function of the model, a batch and `smoothing`."""
+
+    @property
+    def batch(self) -> list[Tensor]:
+        """What the loss takes."""
+        return [x for x in (self.src, self.ids, self.targets) if x is not None]
+
+    def loss(self, *rows: Tensor) -> Tensor:
+        """The loss of the batch, or of other rows, without smoothing."""
+        return self.measure(self.model, *(rows or self.batch), smoothing=0.0)
+
+    @property
+    def real(self) -> Tensor:
+        """Which targets count, (b, t)."""
+        return self.targets != self.pad_id
+
+    def logits(self, src: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
+        """The model's logits, for another source or other ids."""
+        src = self.src if src is None else src
+        ids = self.ids if ids is None else ids
+        logits: Tensor = self.model(ids) if src is None else self.model(src, ids)
+        return logits.float()
+
+    def tolerance(self, logits: Tensor) -> float:
+        """What rounding may change in logits."""
+        dtype = next(self.model.parameters()).dtype
+        return 64 * torch.finfo(dtype).eps * (1 + float(logits.abs().max()))
+
+    def other(self, ids: Tensor) -> Tensor:
+        """Another token in each place that has one, and padding where there is padding."""
+        known = ids[ids != self.pad_id].unique()
+        place = torch.searchsorted(known, ids.clamp(min=int(known[0])))
+        return torch.where(ids == self.pad_id, ids, known[(place + 1) % len(known)])
+
+
+def change(before: Tensor, after: Tensor, where: Tensor | None = None) -> float:
+    """The largest difference of logits, (b, t, v), at the positions `where`, (b, t)."""
+    moved = (after - before).abs().amax(-1)
+    return float(moved.max() if where is None else moved.masked_fill(~where, 0.0).max())
 
 
 def numbers_are_finite(case: Case) -> Found:
     logits, loss = case.logits(), float(case.loss())
-    finite = math.isfinite(loss) and bool(logits[case.real].isfinite().all())
-    if not finite:
-        return (
-            False,
-            f"loss {loss}: overflow in {next(case.model.parameters()).dtype}, a root or "
-            "logarithm of 0, or a row of attention with nothing to see",
-        )
+    if not (math.isfinite(loss) and bool(logits[case.real].isfinite().all())):
+        causes = "a root or logarithm of 0, or a row of attention with nothing to see"
+        return False, f"loss {loss}: overflow in {next(case.model.parameters()).dtype}, {causes}"
     even = math.log(logits.size(-1))
     return True, f"loss {loss:.2f} nats; ln v = {even:.2f} is that of a model that knows nothing"
 
@@ -47,11 +97,9 @@ def loss_is_of_the_logits(case: Case) -> Found:
     expected = float(F.cross_entropy(logits[case.real], case.targets[case.real]))
     if abs(loss - expected) <= min(case.tolerance(logits), 1e-2 * (1 + expected)):
         return True, f"{expected:.2f} nats over {int(case.real.sum())} targets"
-    return (
-        False,
-        f"loss {loss:.3f}, but the cross-entropy of targets that are not padding is "
-        f"{expected:.3f}: padding counts, a softmax comes first, or rows count alike and not words",
-    )
+    causes = "padding counts, a softmax comes first, or rows count alike and not words"
+    what = "the cross-entropy of targets that are not padding"
+    return False, f"loss {loss:.3f}, but {what} is {expected:.3f}: {causes}"
 
 
 def padding_is_known(case: Case) -> Found:
@@ -91,11 +139,8 @@ def targets_end(case: Case) -> Found:
     inside = int(((case.targets == end) & case.real).sum()) > len(last)
     if bool((last == end).all()) and not inside:
         return True, f"every target ends with id {end}"
-    return (
-        False,
-        f"{len(last.unique())} different last ids: no end is learned (left out, or "
-        "taken for padding)",
-    )
+    causes = "no end is learned (left out, or taken for padding)"
+    return False, f"{len(last.unique())} different last ids: {causes}"
 
 
 def source_matters(case: Case) -> Found:
@@ -105,11 +150,8 @@ def source_matters(case: Case) -> Found:
     moved = change(before, case.logits(src=case.other(case.src)), case.real)
     if moved > case.tolerance(before) / 1000:  # where nothing gets through it is 0
         return True, f"another source moves logits by {moved:.2g}"
-    return (
-        False,
-        f"another source moves logits by {moved:.2g}: keys and values of "
-        "cross-attention do not come from the encoder, or its mask is inverted",
-    )
+    why = "keys and values of cross-attention do not come from the encoder, or its mask is inverted"
+    return False, f"another source moves logits by {moved:.2g}: {why}"
 
 
 def past_matters(case: Case) -> Found:
@@ -144,23 +186,16 @@ def positions_differ(case: Case) -> Found:
         case.logits(src=src, ids=case.ids[:2, :1].expand(2, 5))
     for side in ("encoder", "decoder"):
         found = [w for name, w in maps.items() if name.startswith(side) and "self" in name]
-        even = [(w > 0) / (w > 0).sum(-1, keepdim=True) for w in found]
-        if found and all(
-            bool((w - e).abs().max() < 1e-5) for w, e in zip(found, even, strict=True)
-        ):
-            return (
-                False,
-                f"in a text of one token, again and again, all weights of the {side} are "
-                "equal: positions are left out",
-            )
+        uneven = [(w - (w > 0) / (w > 0).sum(-1, keepdim=True)).abs().max() for w in found]
+        if found and max(uneven) < 1e-5:
+            what = f"in a text of one token, again and again, all weights of the {side} are equal"
+            return False, f"{what}: positions are left out"
     return True, "a token is told from the same token elsewhere"
 
 
 def rows_stay_apart(case: Case) -> Found:
     before = case.logits()
-    src = case.src
-    if src is not None:
-        src = torch.cat([src[:1], case.other(src)[1:]])
+    src = None if case.src is None else torch.cat([case.src[:1], case.other(case.src)[1:]])
     ids = torch.cat([case.ids[:1], case.other(case.ids)[1:]])
     moved = change(before[:1], case.logits(src=src, ids=ids)[:1], case.real[:1])
     if moved <= case.tolerance(before):
@@ -180,32 +215,26 @@ def padding_is_invisible(case: Case) -> Found:
 
 
 def attention_is_the_formula(case: Case) -> Found:
-    worst, handles = [0.0], []
+    attentions = [m for m in case.model.modules() if isinstance(m, ScaledDotProductAttention)]
+    if not attentions:
+        return None
+    differences = []
 
     def compare(module: Any, args: Any, named: Any, output: Tensor) -> None:
-        names = ("query", "key", "value", "mask", "bias")
-        inputs = dict(zip(names, args, strict=False)) | named
+        inputs = dict(zip(("query", "key", "value", "mask", "bias"), args, strict=False)) | named
         value = inputs.pop("value")
         expected = attention_weights(**inputs, scale=module.scale) @ value
-        worst[0] = max(worst[0], float((output - expected).abs().max() / expected.abs().max()))
+        differences.append(float((output - expected).abs().max() / expected.abs().max()))
 
-    for module in case.model.modules():
-        if isinstance(module, ScaledDotProductAttention):
-            handles.append(module.register_forward_hook(compare, with_kwargs=True))
-    if not handles:
-        return None
-    try:
+    with ExitStack() as hooks:
+        for attention in attentions:
+            hooks.enter_context(attention.register_forward_hook(compare, with_kwargs=True))
         case.logits()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if worst[0] < 1e-3 or (next(case.model.parameters()).dtype != torch.float32 and worst[0] < 0.1):
+    worst = max(0.0, *differences)
+    if worst < (1e-3 if next(case.model.parameters()).dtype == torch.float32 else 0.1):
         return True, "softmax(QKᵀ/√d_k) V, over the keys that the mask allows"
-    return (
-        False,
-        f"attention differs from its formula by {worst[0]:.0%}: another scale, a softmax "
-        "over another axis, or a mask that is not heeded",
-    )
+    causes = "another scale, a softmax over another axis, or a mask that is not heeded"
+    return False, f"attention differs from its formula by {worst:.0%}: {causes}"
 
 
 def cached_is_full(case: Case) -> Found:
@@ -221,34 +250,20 @@ def cached_is_full(case: Case) -> Found:
     moved = change(full, torch.cat(steps, dim=1), case.real)
     if moved <= case.tolerance(full):
         return True, "one token at a time gives the same logits as the whole text"
-    return (
-        False,
-        f"with a cache logits differ by {moved:.2g}: positions begin again, or the cache "
-        "is not all that is attended",
-    )
+    causes = "positions begin again, or the cache is not all that is attended"
+    return False, f"with a cache logits differ by {moved:.2g}: {causes}"
 
 
 def gradients_arrive(case: Case) -> Found:
     parameters = {n: p for n, p in case.model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        loss = case.loss()
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(case.loss(), [*parameters.values()], allow_unused=True)
+    gradients = dict(zip(parameters, found, strict=True))
     # Adding the same to all scores of a query moves no weight, so the keys' bias learns nothing.
-    still = [
-        name
-        for name, grad in zip(parameters, found, strict=True)
-        if (grad is None or not bool(grad.any())) and not name.endswith("w_k.bias")
-    ]
+    still = [n for n, g in gradients.items() if (g is None or not g.any()) and "w_k.bias" not in n]
     if still:
-        return (
-            False,
-            f"{len(still)} parameters get none, as {still[0]}: cut off",
-        )
-    broken = [
-        name
-        for name, grad in zip(parameters, found, strict=True)
-        if grad is not None and not bool(grad.isfinite().all())
-    ]
+        return False, f"{len(still)} parameters get none, as {still[0]}: cut off"
+    broken = [n for n, g in gradients.items() if g is not None and not g.isfinite().all()]
     if broken:
         return False, f"{len(broken)} gradients are not finite, as that of {broken[0]}"
     return True, f"all {len(parameters)} parameters get one"

@@ -1,7 +1,20 @@
 """What a training takes, before it starts: operations, memory, time and money.
 
-Axes: `b` rows that a device has at once, `t` positions of a row, `d` width, `h` heads, `e` width of
-a head, `v` vocabulary.
+Axes: `b` rows that a device has at once, `t` positions of a row, `d` width, `f` inner width,
+`h` heads, `e` width of a head, `v` vocabulary. Counted from the configuration, for a position:
+
+| | weights | numbers kept for the backward pass |
+| --- | --- | --- |
+| attention | 2·d·h·e, and as many for its heads of keys and values | 2d, 4·h·e or 5 |
+| feed-forward | 2·d·f; gated 3·d·f | 2d, 2f; gated 2d, 4f; with ReLU f less |
+| end of a stack | | d; pre-norm 2d |
+| logits | v·d | v |
+
+2d are a norm's input and result; 4·h·e are queries, keys, values and what they bring, which kernels
+copy where queries are rotated or padding is masked: 5·h·e. 2f are the activation's input and
+result, 4f those, the second factor and the product; ReLU's result tells where its input was
+negative. Left out are two numbers of each norm, one of each head, and what is not one kernel
+everywhere: a CPU's RMS norm keeps another d, and its attention with ALiBi the weights.
 
 Built in chapter 18. Sources: Kaplan et al. (2020), section 2.1; Hoffmann et al. (2022), appendix F;
 Korthikanti et al. (2022), section 4; Rajbhandari et al. (2019), section 3.
@@ -12,9 +25,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from minitransformer.checks import check_at_least_1, check_instance, check_types
-from minitransformer.counting import Counts, counts_of
+from minitransformer.config import TransformerConfig
+from minitransformer.feed_forward import GATED
 
 __all__ = ["HARDWARE", "Hardware", "Plan", "plan"]
+
+PUBLISHED = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 
 BYTES: Mapping[str, tuple[int, int, int]] = {"float32": (4, 4, 8), "mixed": (2, 2, 12)}
 """Of a parameter, its gradient, and what Adam keeps for it: two means in float32, and in mixed
@@ -167,26 +183,22 @@ def plan(
 ) -> Plan:
     """What training a model takes.
 
-    **Operations.** A weight meets each token in one product and one sum: 2 operations. The backward
-    pass has twice as many, for the gradients of inputs and of weights: 6N for N weights. Attention
-    multiplies without weights: h·e products and sums with each of t keys, and as many with t
-    values, make 4·t·h·e a layer, 12·t·h·e with the backward pass. Keys that the causal mask hides
-    are counted, as is usual, though fused kernels leave them out; norms, activations and Adam are
-    not. N is without tables that are only looked up. Of a plain number, all is N, and nothing is
-    known of attention.
+    **Operations.** A weight meets each token in one product and one sum: 2 operations, and 4 in the
+    backward pass, for the gradients of inputs and of weights: 6N for N weights. Attention's h·e
+    products and sums with each of t keys, and with t values, make 4·t·h·e a layer, 12·t·h·e with
+    the backward pass. Keys that the causal mask hides are counted, as is usual; norms, activations,
+    Adam and tables that are only looked up are not. Of a plain number, all is N.
 
     **Memory.** A device holds parameters, gradients and Adam's state, in either precision 16 bytes
     a parameter; with "fsdp" its share of each, and *gathered* for a while: the layer in use and the
     next, what is outside layers, and the gradients of one of these. *Activations* are what backward
-    passes need of this package's layers, counted in `counting`: with a fused attention, which keeps
-    no weights, and a byte for each number that dropout decides on. Checkpointing keeps the input of
-    each layer, and computes what is inside again, one layer at a time. *Logits* are log
-    probabilities and their gradient, in float32, of which the models' own `loss` keeps a part only.
-    The peak is a little below the total, since activations go as gradients come; what PyTorch, its
-    kernels and the network need for themselves is not counted.
+    passes need with a fused attention, which keeps no weights, and a byte for each number that
+    dropout decides on. Checkpointing keeps the input of each layer, and computes what is inside
+    again, one layer at a time. *Logits* are log probabilities and their gradient, in float32, of
+    which the models' own `loss` keeps a part only. The peak is a little below the total, since
+    activations go as gradients come; what PyTorch, its kernels and the network need is not counted.
 
-    **Time.** All operations, repeated ones included, by the utilised part of the peak. What the
-    network costs is in the utilisation.
+    **Time.** All operations, repeated ones included, by the utilised part of the peak.
 
     Args:
         config: a `TransformerConfig`, a `GPT2Config`, a `LlamaConfig` or one derived from it; or a
@@ -194,7 +206,7 @@ def plan(
         tokens: of the whole training; with an encoder, pairs of one of source and one of target.
         gpus: how many devices.
         hardware: which.
-        utilisation: share of the peak that is reached; with many devices 0.3 to 0.5 is usual.
+        utilisation: share of the peak that is reached, network included; 0.3 to 0.5 is usual.
         batch_size: rows that a device has at once, b.
         length: tokens of a row, t; the configuration's `max_len` when left out.
         precision: "float32", or "mixed": computed in 16 bits, with weights in float32 for Adam.
@@ -228,17 +240,15 @@ def plan(
           precision           mixed, 16 bytes a parameter
           sharding            none
           checkpointing       none
-
-    Sources: Kaplan et al. (2020), section 2.1; Hoffmann et al. (2022),
-    appendix F; memory: Korthikanti et al. (2022), section 4; Rajbhandari et al. (2019), section 3.
     """
-    counts = counts_of(config)
+    layers, outside = parts_of(config)
     check_instance("hardware", hardware, Hardware)
-    length = (counts.default_length or 0) if length is None else check_count("length", length)
+    longest = getattr(config, "max_len", 0)
+    length = longest if length is None else check_count("length", length)
     check_count("gpus", gpus)
     check_count("batch_size", batch_size)
-    if length > counts.longest:
-        raise ValueError(f"length must be at most max_len={counts.longest}, got {length}")
+    if length > longest and getattr(config, "positional_encoding", "none") not in ENDLESS:
+        raise ValueError(f"length must be at most max_len={longest}, got {length}")
     check_positive("tokens", tokens)
     if not 0 < utilisation <= 1:
         raise ValueError(f"utilisation must be above 0 and at most 1, got {utilisation}")
@@ -246,18 +256,29 @@ def plan(
         raise ValueError(f"precision must be one of {(*BYTES,)}, got {precision!r}")
     if sharding not in ("none", "fsdp"):
         raise ValueError(f"sharding must be 'none' or 'fsdp', got {sharding!r}")
-    attended = sum(layer.attended for layer in counts.layers)
-    per_token = 6 * counts.weights + 12 * attended * length
-    once = 6 * counts.projection if counts.layers else 0  # what checkpointing leaves as it is
-    again = (per_token - once) / 3 if checkpointing else 0.0
-    memory = memory_of(counts, precision, gpus if sharding == "fsdp" else 1)
-    if counts.layers:
-        saved, masked = counts.kept(checkpointing)
-        positions = batch_size * length
-        memory["activations"] = positions * (BYTES[precision][0] * saved + masked)
-        memory["logits"] = positions * 8 * counts.vocab_size
+    parts, sizes = (*layers, outside), BYTES[precision]
+    parameters = sum(part.parameters for part in parts)
+    per_token = sum(6 * part.weights + 12 * part.attended * length for part in parts)
+    again = 0.0
+    if checkpointing:  # in each layer, the third that is the forward pass
+        again = (per_token - (6 * outside.weights if layers else 0)) / 3
+    shards = gpus if sharding == "fsdp" else 1
+    kinds = zip(("parameters", "gradients", "optimiser"), sizes, strict=True)
+    memory = {kind: size * parameters / shards for kind, size in kinds}
+    if shards > 1 and layers:
+        layer = max(layer.parameters for layer in layers)
+        memory["gathered"] = sizes[0] * (2 * layer + outside.parameters)
+        memory["gathered"] += sizes[1] * max(layer, outside.parameters)
+    if layers:
+        inputs = 0
+        if checkpointing:  # the inputs of all layers, and what is inside one
+            inputs = config.d_model * len(layers)
+            parts = (max(layers, key=lambda layer: layer.saved), outside)
+        bytes_kept = sizes[0] * inputs + sum(sizes[0] * x.saved + x.masked for x in parts)
+        memory["activations"] = batch_size * length * bytes_kept
+        memory["logits"] = batch_size * length * 8 * config.tgt_vocab_size
     return Plan(
-        parameters=counts.parameters,
+        parameters=parameters,
         tokens=tokens,
         gpus=gpus,
         hardware=hardware,
@@ -274,18 +295,93 @@ def plan(
     )
 
 
-def memory_of(counts: Counts, precision: str, shards: int) -> dict[str, float]:
-    """Bytes of what a device holds whatever it reads."""
-    sizes = BYTES[precision]
-    kinds = zip(("parameters", "gradients", "optimiser"), sizes, strict=True)
-    memory = {kind: size * counts.parameters / shards for kind, size in kinds}
-    if shards > 1 and counts.layers:
-        layer = max(layer.parameters for layer in counts.layers)
-        memory["gathered"] = sizes[0] * (2 * layer + counts.outside)
-        memory["gathered"] += sizes[1] * max(layer, counts.outside)
-    return memory
-
-
 def peak_of(hardware: Hardware, precision: str) -> float:
     """Operations a second that a device could do."""
     return hardware.flops if precision == "mixed" else hardware.flops_float32
+
+
+ENDLESS = ("alibi", "none")
+"""Positional encodings that know no longest row."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer, or what is outside of layers: its parameters, and numbers for each position."""
+
+    weights: int  # in matrices of products
+    others: int = 0  # biases, gains, and tables that are only looked up
+    attended: int = 0  # h·e of its attentions together
+    saved: int = 0  # for the backward pass, but for logits
+    masked: int = 0  # what dropout decides on
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        return self.weights + self.others
+
+
+def parts_of(config: Any) -> tuple[tuple[Part, ...], Part]:
+    """The layers of a configuration, and what is outside of them; a number is all outside."""
+    if isinstance(config, int | float) and not isinstance(config, bool):
+        check_at_least_1(config=int(config))
+        return (), Part(int(config))
+    translates = isinstance(config, TransformerConfig)
+    if not translates and getattr(config, "model_type", None) not in PUBLISHED:
+        raise TypeError(
+            "config must be a TransformerConfig, a GPT2Config, a LlamaConfig, one derived from it, "
+            f"or a number of parameters, got {type(config).__name__}"
+        )
+    d, v = config.d_model, config.tgt_vocab_size
+    encoders = config.num_encoder_layers if translates else 0
+    decoders = config.num_decoder_layers if translates else config.num_layers
+    layers = (layer_of(config),) * decoders
+    if encoders:
+        decoder = layer_of(config, attentions=2, padded=1)
+        layers = (layer_of(config, padded=1),) * encoders + (decoder,) * decoders
+    tables = 0 if config.tie_output else v * d  # looked up only; a tied one is the projection
+    if encoders and not config.share_embeddings:
+        tables += config.src_vocab_size * d
+    if config.positional_encoding == "learned":
+        tables += config.max_len * d
+    stacks = bool(encoders) + 1
+    return layers, Part(
+        weights=v * d,
+        others=tables + stacks * norm_size(config) * config.norm_first,
+        saved=stacks * (1 + config.norm_first) * d,
+        masked=stacks * d if config.dropout else 0,
+    )
+
+
+def norm_size(config: Any) -> int:
+    """Parameters of a norm: RMS norm has no bias."""
+    return config.d_model if config.norm == "rms_norm" else 2 * config.d_model
+
+
+def layer_of(config: Any, attentions: int = 1, padded: int = 0) -> Part:
+    """A layer with so many attentions, of them padded so many, and one network behind them."""
+    is_llama = hasattr(config, "rotary")
+    d, h = config.d_model, config.num_heads
+    f = 4 * d if config.d_ff is None else config.d_ff
+    e = config.head_width if is_llama else d // h
+    width, kv_width = h * e, (getattr(config, "num_kv_heads", None) or h) * e
+
+    biases = 0
+    if getattr(config, "attention_bias", True):
+        biases = width + 2 * kv_width + d * getattr(config, "output_bias", True)
+    saved = 2 * d + 4 * width
+    if getattr(config, "qk_norm", False):
+        biases += 2 * e
+        saved += width + kv_width
+    copies = max(padded, attentions) if config.positional_encoding == "rotary" else padded
+
+    gated = is_llama or config.activation in GATED
+    network_saved = 2 * d + (4 if gated else 2) * f - f * (config.activation in ("relu", "reglu"))
+    network_biases = (2 * f if gated else f) + d
+    network_biases *= getattr(config, "mlp_bias", not gated)
+    return Part(
+        weights=attentions * 2 * d * (width + kv_width) + (3 if gated else 2) * d * f,
+        others=attentions * biases + network_biases + (attentions + 1) * norm_size(config),
+        attended=attentions * width,
+        saved=attentions * saved + copies * width + network_saved,
+        masked=(attentions + 1) * d if config.dropout else 0,
+    )

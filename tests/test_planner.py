@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import minitransformer as mt
 from minitransformer import attention
-from minitransformer.counting import counts_of
 from minitransformer.efficient_attention import PeakMemory
 from minitransformer.models import (
     GPT2,
@@ -21,6 +20,7 @@ from minitransformer.models import (
     Qwen2Config,
     Qwen3Config,
 )
+from minitransformer.planner import parts_of
 
 SMALL = {"d_model": 24, "num_heads": 4, "d_ff": 44, "dropout": 0.0}
 DECODERS = {
@@ -113,9 +113,7 @@ def saved_bytes(model, run):
 @each_config
 def test_parameters_are_those_of_the_model(config):
     model, _ = build(config)
-    counts = counts_of(config)
     assert mt.plan(config, 1e6).parameters == sum(p.numel() for p in model.parameters())
-    assert counts.outside + sum(x.parameters for x in counts.layers) == counts.parameters
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ def test_states_are_those_of_a_real_model(precision):
 
 @each_config
 def test_activations_are_what_autograd_keeps(config, monkeypatch):
-    """But for a few numbers a position, see `counting`."""
+    """But for a few numbers a position, see `planner`."""
     monkeypatch.setattr(attention, "known", lambda _: None)  # as a GPU does it, which is not asked
     model, run = build(config)
     memory = mt.plan(config, 1e6, precision="float32", batch_size=5, length=11).memory
@@ -243,7 +241,7 @@ def test_what_checkpointing_leaves():
         layer.forward = lambda *x, again=layer.forward: checkpoint(again, *x, use_reentrant=False)
     options = {"precision": "float32", "batch_size": 5, "length": 11}
     memory = mt.plan(config, 1e6, **options, checkpointing=True).memory
-    inside = 55 * 4 * counts_of(config).layers[0].saved  # computed again in the backward pass
+    inside = 55 * 4 * parts_of(config)[0][0].saved  # computed again in the backward pass
     expected = memory["activations"] - inside + memory["logits"] / 2
     assert saved_bytes(model, run) == pytest.approx(expected, rel=0.05)
 
@@ -279,7 +277,7 @@ def test_shards_are_shares_and_layers_are_gathered():
     for kind in ("parameters", "gradients", "optimiser"):
         assert shared[kind] == whole[kind] / 64
     assert shared["activations"] == whole["activations"]
-    layer = counts_of(config).layers[0].parameters
+    layer = parts_of(config)[0][0].parameters
     table = 2 * 32_000 * 4096 + 4096
     assert shared["gathered"] == 2 * (2 * layer + table) + 2 * table
     assert "gathered" not in mt.plan(config, 1e12, 1, sharding="fsdp").memory
