@@ -41,8 +41,7 @@ class KVCache:
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the next positions' keys and values, (b, h, q, e); return all so far.
 
-        Raises:
-            ValueError: if more than `max_len` positions would be held.
+        More than `max_len` positions are a ValueError.
         """
         b, start, end = keys.size(0), self.length, self.length + keys.size(-2)
         if self.max_len is not None:
@@ -85,8 +84,7 @@ class KVCache:
     def crop(self, length: int) -> None:
         """Keep the first positions alone.
 
-        Raises:
-            ValueError: if there are not so many.
+        Without so many it is a ValueError.
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"length must lie between 0 and {self.length}, got {length}")

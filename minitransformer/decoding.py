@@ -18,11 +18,8 @@ __all__ = ["CachedDecoding"]
 class CachedDecoding:
     """A batch of texts that a model decodes, any model with `decode`, and a cache for each layer.
 
-    Args:
-        model: an encoder-decoder or a decoder-only model.
-        ids: sources of the former, prompts of the latter, (b, n), filled on the right.
-        bos_id: what the targets of the former begin with.
-        max_new_tokens: how many tokens to reserve memory for.
+    `ids`, (b, n), filled on the right, are the sources of an encoder-decoder, whose targets begin
+    with `bos_id`, or the prompts of a decoder. Memory is reserved for `max_new_tokens`.
     """
 
     def __init__(self, model: Any, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:

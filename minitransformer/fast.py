@@ -1,9 +1,8 @@
 """One more token for each text, with as little as possible around the matrix products.
 
-A step of decoding multiplies a few vectors by every matrix of the model. Its time is the reading
-of those matrices, and what Python and PyTorch do between two products. So the three projections
-of self-attention are one product, operations are called without the modules around them, and
-weights that make vectors wider are kept transposed.
+The time of a step is the reading of all matrices, and what Python and PyTorch do between two
+products. So the three projections of self-attention are one product, operations are called without
+the modules around them, and weights that make vectors wider are kept transposed.
 """
 
 from collections.abc import Callable
@@ -70,11 +69,7 @@ def prepare(model: nn.Module) -> "Prepared":
 
 
 class Prepared:
-    """What `prepare` returns: the model, with another step for single tokens.
-
-    Args:
-        model: the model; what is not defined here is its own.
-    """
+    """What `prepare` returns: the model, with another step for single tokens."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -122,11 +117,7 @@ class Product:
 
 
 class SinglePositionLayer:
-    """What an `EncoderLayer` or a `DecoderLayer` with a cache does to one position of each row.
-
-    Args:
-        layer: the layer whose weights are used.
-    """
+    """What an `EncoderLayer` or a `DecoderLayer` with a cache does to one position of each row."""
 
     def __init__(self, layer: Any) -> None:
         self.attention: Any = layer.self_attention

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitransformer.checks import texts_of
+from minitransformer.checks import check_at_least_1, texts_of
 from minitransformer.data import token_stream
 from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.loss import next_token_loss
@@ -29,19 +29,6 @@ def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -
 
     They begin a context apart, from a random place on, and after the last place at the first again:
     so in the long run a row begins everywhere as often.
-
-    Args:
-        num_tokens: the length of the stream, n.
-        context_length: tokens that the model sees at once.
-        seed: the seed of the training run.
-        epoch: which pass over the data.
-
-    Raises:
-        ValueError: if the stream is too short for a row.
-
-    Example:
-        >>> sorted(row_starts(30, 9, seed=0, epoch=0))
-        [8, 20]
     """
     num_rows, num_places = num_tokens // context_length - 1, num_tokens - context_length
     if num_rows < 1:
@@ -68,11 +55,7 @@ def stream_batches(
         stream: ids, (n,), whole numbers; also of a file mapped into memory.
         batch_size: rows of a batch; the last one may be smaller.
         context_length: tokens that the model sees at once.
-        seed: the seed of the training run.
-        epoch: which pass over the data.
-
-    Returns:
-        Batches, each (rows, context_length + 1), int64, cut out of the stream when asked for.
+        seed, epoch: of the training run, and which pass over the data.
 
     Raises:
         ValueError: if a size is below 1 or the stream is too short for a row.
@@ -82,11 +65,7 @@ def stream_batches(
         >>> [tuple(batch.shape) for batch in batches]
         [(4, 10), (4, 10), (2, 10)]
     """
-    if batch_size < 1 or context_length < 1:
-        raise ValueError(
-            "batch_size and context_length must be at least 1, "
-            f"got {batch_size} and {context_length}"
-        )
+    check_at_least_1(batch_size=batch_size, context_length=context_length)
     starts = row_starts(len(stream), context_length, seed=seed, epoch=epoch)
     batches = [starts[first : first + batch_size] for first in range(0, len(starts), batch_size)]
     return StreamBatches(np.asarray(stream), batches, context_length + 1)
@@ -94,13 +73,7 @@ def stream_batches(
 
 @dataclass(frozen=True)
 class StreamBatches(Sequence[Tensor]):
-    """Batches of rows of a stream, each (rows, length), cut out when asked for.
-
-    Example:
-        >>> batches = StreamBatches(np.arange(9), [[0, 4], [2]], 3)
-        >>> batches[0], list(batches[1:])
-        (tensor([[0, 1, 2], [4, 5, 6]]), [tensor([[2, 3, 4]])])
-    """
+    """Batches of rows of a stream, each (rows, length), int64, cut out when asked for."""
 
     stream: np.ndarray
     starts: list[list[int]]
@@ -128,15 +101,10 @@ class LanguageModelTrainer(Trainer):
     """Trains a `DecoderOnlyTransformer` to predict each next token of texts.
 
     It is a `Trainer`, with other batches: rows of `config.context_length` tokens from the stream
-    of all texts.
+    of all texts. The model is trained in place, on the device it is on.
 
-    Args:
-        model: the model, trained in place, on the device it is on.
-        texts: the training texts; or their ids, (n,), a tensor or an array, as `token_stream` makes
-            them. An array may be a file mapped into memory (`numpy.memmap`): rows are read when
-            they are needed.
-        tokenizer: turns texts into tokens.
-        config: how to train.
+    `texts` may be their ids, (n,), a tensor or an array, as `token_stream` makes them. An array may
+    be a file mapped into memory (`numpy.memmap`), of which rows are read when they are needed.
 
     Raises:
         TypeError: if a text is none, or ids are no whole numbers.
@@ -170,11 +138,9 @@ class LanguageModelTrainer(Trainer):
         is_stream = isinstance(given, Tensor | np.ndarray)
         given = as_stream(given) if is_stream else list(texts_of("texts", given))
         self.set_up(model, given, {"text": tokenizer}, config)
-        if config.context_length > model.max_len:
-            raise ValueError(
-                f"context_length of {config.context_length} positions is longer than "
-                f"max_len={model.max_len}"
-            )
+        length, most = config.context_length, model.max_len
+        if length > most:
+            raise ValueError(f"a context of {length} positions is longer than max_len={most}")
         self.stream = given if is_stream else token_stream(given, tokenizer)
         self.epoch(0)  # fail now if there is no batch
 
@@ -188,10 +154,7 @@ class LanguageModelTrainer(Trainer):
         """Rows in a batch, of `context_length` tokens each."""
         most, length = self.config.max_tokens_per_batch, self.config.context_length
         if most is not None and most < length:
-            raise ValueError(
-                f"a row of context_length={length} tokens is longer than "
-                f"max_tokens_per_batch={most}"
-            )
+            raise ValueError(f"context_length={length} is above max_tokens_per_batch={most}")
         return self.config.batch_size if most is None else most // length
 
     def loss(self, batch: Tensor) -> Tensor:

@@ -27,17 +27,10 @@ TABLES = (TokenEmbedding, OutputProjection, LearnedPositionalEncoding, nn.Embedd
 
 
 class ParameterRule(NamedTuple):
-    """How a parameter is treated.
+    """How a parameter is treated."""
 
-    Example:
-        >>> ParameterRule("muon", 0.1).method
-        'muon'
-    """
-
-    method: str
-    """"adam" or "muon"."""
-    weight_decay: float
-    """λ: a step takes learning rate · λ of it away; 0 takes nothing."""
+    method: str  # "adam" or "muon"
+    weight_decay: float  # λ: a step takes learning rate · λ of it away
 
 
 def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, ParameterRule]:
@@ -48,15 +41,8 @@ def parameter_rules(model: nn.Module, config: TrainingConfig) -> dict[str, Param
     that of the output too, tied or not; biases; gains.
 
     A layer's matrix that decays to 0 has no effect, which is harmless. A gain of 0 silences its
-    layer, and the row of a rare token would be forgotten between two visits. Muon needs matrices
-    whose rows act together.
-
-    Args:
-        model: whose parameters.
-        config: how it is trained.
-
-    Returns:
-        A rule for each parameter by name; a tied one once.
+    layer, and the row of a rare token would be forgotten until it occurs again. Muon needs matrices
+    whose rows act together. A tied parameter has one rule, under its first name.
 
     Example:
         >>> layer = nn.Sequential(TokenEmbedding(9, 4), nn.Linear(4, 4))
@@ -82,15 +68,8 @@ def new_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     All parameters have the same rate. Adam moves a weight by the rate at most, and in the middle
     of a training by some tenths of it; `Muon` by 0.2 of it in the quadratic mean.
 
-    Args:
-        model: whose parameters.
-        config: how it is trained.
-
-    Returns:
-        PyTorch's Adam or AdamW, or `Muon`, with a parameter group for each rule.
-
-    Raises:
-        ValueError: if the model has no parameters.
+    It is PyTorch's Adam or AdamW, or `Muon`, with a parameter group for each rule; a ValueError, if
+    the model has no parameters.
 
     Example:
         >>> optimizer = new_optimizer(nn.Linear(2, 3), TrainingConfig(optimizer="adamw"))
@@ -126,11 +105,9 @@ class Muon(torch.optim.Optimizer):
     shape are stacked: one batched product for each shape, and not one product for each matrix.
 
     Args:
-        parameters: matrices, or groups of parameters; a group with `"method": "adam"` is stepped
-            by AdamW.
-        lr: the learning rate.
+        parameters: matrices, or groups of parameters; those with `"method": "adam"` are AdamW's.
+        lr, weight_decay: the learning rate, and λ.
         momentum: how much of the mean gradient stays at a step; Nesterov's.
-        weight_decay: λ.
         betas, eps, fused: as in `torch.optim.AdamW`, for groups with `"method": "adam"`.
 
     Raises:
@@ -165,10 +142,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Change every parameter that has a gradient; returns the closure's loss, if any."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if group["method"] == "adam":
@@ -222,16 +196,9 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 def orthogonalise(matrices: Tensor, *, steps: int = 5) -> Tensor:
     """Matrices with about the same singular vectors, and singular values of about 1.
 
-    X is divided by its Frobenius norm, so that no singular value is above 1. Then each step is
-    X ← a X + (b A + c A²) X with A = X Xᵀ, which takes every singular value σ to a σ + b σ³ + c σ⁵
-    (Newton-Schulz): products instead of a decomposition.
-
-    Args:
-        matrices: (..., m, n), floating point.
-        steps: how often; after 5 most singular values lie between 0.7 and 1.2.
-
-    Returns:
-        (..., m, n).
+    X, (..., m, n), is divided by its Frobenius norm, so that no singular value is above 1. A step
+    is X ← a X + (b A + c A²) X with A = X Xᵀ, which takes every singular value σ to
+    a σ + b σ³ + c σ⁵ (Newton-Schulz): products only. After 5 most lie between 0.7 and 1.2.
 
     Example:
         >>> x = torch.randn(2, 8, 24, generator=torch.Generator().manual_seed(0))
@@ -265,8 +232,7 @@ def move_average(average: dict[str, Tensor], model: nn.Module, beta: float, step
 
         average = Σ β^(n−i) · weights after step i / Σ β^(n−i), over i from 1 to n.
 
-    So the starting values, which are random, do not count, and after step 1 it is the weights
-    themselves. With β near 1 it is their mean over all steps.
+    So the random starting values do not count. With β near 1 it is the mean over all steps.
 
     Example:
         >>> model, average = nn.Linear(1, 1, bias=False), {}

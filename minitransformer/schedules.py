@@ -13,15 +13,8 @@ __all__ = ["cosine_schedule", "linear_schedule", "noam_schedule"]
 def noam_schedule(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:
     """lr = d_model^−0.5 · min(step^−0.5, step · warmup_steps^−1.5): the paper's.
 
-    It grows linearly for `warmup_steps`, then falls with the root of the step.
-
-    Args:
-        step: the update, counted from 1.
-        d_model: width of the model.
-        warmup_steps: length of the growth.
-
-    Raises:
-        ValueError: if an argument is below 1.
+    It grows linearly for `warmup_steps`, then falls with the root of the step. Steps count from 1;
+    an argument below 1 is a ValueError.
 
     Example:
         >>> round(noam_schedule(4000, d_model=512), 6)
@@ -47,9 +40,8 @@ def cosine_schedule(
 
     Args:
         step: the update, counted from 1; after `total_steps` the rate is `floor`.
-        peak: the highest learning rate, reached at `warmup_steps`.
-        warmup_steps: length of the growth; 0 begins at the peak.
-        total_steps: length of the training, above `warmup_steps`.
+        peak: the highest learning rate, reached at `warmup_steps`; 0 of these begin at the peak.
+        warmup_steps, total_steps: length of the growth, and of the training.
         floor: where the fall ends.
 
     Raises:
@@ -73,10 +65,7 @@ def linear_schedule(
 ) -> float:
     """Grow linearly to `peak`, then fall linearly to `floor`.
 
-    lr = peak · step/warmup, and from there on floor + (peak − floor) · (1 − p) with
-    p = (step − warmup)/(total + 1 − warmup), at most 1.
-
-    Args and Raises: as for `cosine_schedule`.
+    As `cosine_schedule`, with 1 − p where that has (1 + cos(π p))/2.
 
     Example:
         >>> options = {"peak": 1.0, "warmup_steps": 2, "total_steps": 5}

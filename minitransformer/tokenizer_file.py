@@ -176,12 +176,7 @@ def learned(kind: type[TokenizerFile], state: dict[str, Any]) -> tuple[Any, ...]
 def read_vocab_and_merges(
     vocab: str | os.PathLike[str], merges: str | os.PathLike[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """The tokens, in order of id, and the merges of the two files of a byte-level BPE.
-
-    Raises:
-        FileNotFoundError: if a file does not exist.
-        ValueError: if a file is damaged.
-    """
+    """The tokens, in order of id, and the merges of the two files of a byte-level BPE."""
     tokens = in_order(read_json(vocab), str(vocab))
     if not Path(merges).is_file():
         raise FileNotFoundError(f"there are no merges at {merges}")
@@ -221,11 +216,7 @@ def abbreviated(value: Any) -> str:
 def check_same(found: Any, expected: Any, name: str = "") -> None:
     """Compare what a file says with what it must say; a missing entry counts as null.
 
-    Raises:
-        ValueError: at the first difference, with its place and both values.
-
     Example:
-        >>> check_same({"type": "BPE"}, {"type": "BPE", "dropout": None}, "model")
         >>> check_same({"type": "BPE", "dropout": 0.1}, {"type": "BPE"}, "model")
         Traceback (most recent call last):
         ValueError: model.dropout is 0.1, expected None
@@ -241,11 +232,7 @@ def check_same(found: Any, expected: Any, name: str = "") -> None:
 
 
 def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write JSON in a single step: an interruption leaves either the old file or the new one.
-
-    Raises:
-        FileNotFoundError: if the folder of `path` does not exist.
-    """
+    """Write JSON in a single step: an interruption leaves either the old file or the new one."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the tokenizer does not exist: {path.parent}")
@@ -254,12 +241,7 @@ def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else, or is damaged.
-    """
+    """Read a JSON object; a ValueError if the file holds something else, or is damaged."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no tokenizer at {path}")

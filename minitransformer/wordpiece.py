@@ -38,9 +38,8 @@ class WordPieceTokenizer(Tokenizer):
         """Begin with all characters; merge the most frequent pair until the vocabulary is full.
 
         Each character is a token, and so is its form with `##` if it continues a word anywhere.
-        The original criterion was not the largest count(ab) but the largest
-        count(ab) / (count(a) · count(b)), from the likelihood of the text under a unigram model;
-        its code was never published. `tokenizers` uses frequency, as here.
+        The original criterion, whose code was never published, was the largest
+        count(ab) / (count(a) · count(b)). `tokenizers` uses frequency, as here.
 
         Raises:
             TypeError: if `texts` is a single str.

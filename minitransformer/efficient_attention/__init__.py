@@ -3,15 +3,7 @@
 Functions take query, key, value and mask as `scaled_dot_product_attention` does, and say what they
 cost. Those of `in_blocks` are exact; a `BlockMask` leaves out what its rule hides; those of
 `linear` are another function than the softmax; `caches` is for what a model remembers while it
-writes.
-
-| module | chapter | what it holds |
-| --- | --- | --- |
-| `in_blocks` | 15 | FlashAttention: the formula without the n² weights |
-| `block_mask` | 15 | masks that are rules, in blocks: windows, strides, global and random |
-| `linear` | 15 | linear attention, the delta rule: a state of fixed size |
-| `caches` | 15 | caches that forget, round, or keep short vectors |
-| `memory` | 15 | the bytes that a computation takes at once |
+writes; `memory` counts bytes.
 """
 
 from minitransformer.efficient_attention.block_mask import (

@@ -2,7 +2,7 @@
 
 A rule says for positions whether a query may attend to a key. Written out for n positions it is a
 mask of n² elements; a `BlockMask` keeps, for each block of queries, the blocks of keys in which
-there is something to see. What it leaves out is never computed.
+there is something to see. What it leaves out is never computed. Sizes below 1 are a ValueError.
 
 Axes: `q` query position, `k` key position, `n` position.
 
@@ -49,9 +49,6 @@ def causal_rule(query: Tensor, key: Tensor) -> Tensor:
 def window_rule(size: int) -> MaskRule:
     """A query sees what is less than `size` positions away, on both sides: about 2 n · size pairs.
 
-    Raises:
-        ValueError: if `size` is below 1.
-
     Example:
         >>> [int(window_rule(2)(torch.tensor(5), torch.tensor(k))) for k in range(3, 9)]
         [0, 1, 1, 1, 0, 0]
@@ -68,17 +65,13 @@ def dilated_rule(size: int, step: int) -> MaskRule:
     In blocks of positions that stand side by side it saves little: nearly every block within reach
     holds something to see.
 
-    Raises:
-        ValueError: if `size` or `step` is below 1.
-
     Example:
         >>> [int(dilated_rule(2, 3)(torch.tensor(5), torch.tensor(k))) for k in range(1, 10)]
         [0, 1, 0, 0, 1, 0, 0, 1, 0]
 
     Paper: Beltagy et al. (2020), section 3.1.
     """
-    check_at_least_1(size=size)
-    check_at_least_1(step=step)
+    check_at_least_1(size=size, step=step)
     return lambda query, key: ((query - key).abs() < size * step) & ((query - key) % step == 0)
 
 
@@ -87,9 +80,6 @@ def strided_rule(stride: int) -> MaskRule:
 
     Two such layers bring everything everywhere, by way of the last ones (Sparse Transformer,
     "fixed"). With a stride of √n these are about 2 n √n pairs.
-
-    Raises:
-        ValueError: if `stride` is below 1.
 
     Example:
         >>> [int(strided_rule(3)(torch.tensor(4), torch.tensor(k))) for k in range(9)]
@@ -116,16 +106,10 @@ def global_rule(count: int) -> MaskRule:
 def random_rule(
     num_positions: int, num_blocks: int, block_size: int, generator: torch.Generator | None = None
 ) -> MaskRule:
-    """Each block of queries sees `num_blocks` blocks of keys, drawn by chance (BigBird).
-
-    Args:
-        num_positions: n.
-        num_blocks: how many are drawn for each block of queries, all different.
-        block_size: positions in a block.
-        generator: source of the draw; PyTorch's global one when left out.
+    """Each block of queries sees `num_blocks` different blocks of keys, drawn by chance (BigBird).
 
     Raises:
-        ValueError: if a block has no position, or there are fewer blocks than are to be drawn.
+        ValueError: if there are fewer blocks than are to be drawn.
 
     Example:
         >>> rule = random_rule(6, 1, 2, torch.Generator().manual_seed(0))
@@ -149,8 +133,7 @@ def any_of(*rules: MaskRule) -> MaskRule:
     """What one of the rules allows at least.
 
     Example:
-        >>> rule = any_of(window_rule(1), global_rule(1))
-        >>> BlockMask(rule, 3).dense().int().tolist()
+        >>> BlockMask(any_of(window_rule(1), global_rule(1)), 3).dense().int().tolist()
         [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
     """
     return lambda query, key: reduce(torch.logical_or, [rule(query, key) for rule in rules])
@@ -160,8 +143,7 @@ def all_of(*rules: MaskRule) -> MaskRule:
     """What all of the rules allow.
 
     Example:
-        >>> rule = all_of(window_rule(2), causal_rule)
-        >>> BlockMask(rule, 3).dense().int().tolist()
+        >>> BlockMask(all_of(window_rule(2), causal_rule), 3).dense().int().tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
     return lambda query, key: reduce(torch.logical_and, [rule(query, key) for rule in rules])
@@ -170,15 +152,13 @@ def all_of(*rules: MaskRule) -> MaskRule:
 class BlockMask:
     """A rule, and for each block of queries the blocks of keys in which it allows something.
 
-    With fewer queries than keys the queries are the last positions, as for `causal_mask`.
-
-    To find the blocks, every pair is looked at once: O(q · k) in time, or O(q · reach);
-    O(block_size + k) in memory. A mask is made once and serves all layers, heads and steps.
+    With fewer queries than keys the queries are the last positions, as for `causal_mask`. To find
+    the blocks, every pair is looked at once: O(q · k) in time, or O(q · reach); O(block_size + k)
+    in memory. A mask is made once and serves all layers, heads and steps.
 
     Args:
         rule: which query sees which key; it takes their positions, int64, that broadcast.
-        num_queries: q.
-        num_keys: k; as many as queries when left out.
+        num_queries, num_keys: q and k; as many keys as queries when left out.
         block_size: positions in a block; the last one may be shorter.
         reach: the rule allows nothing this far away or further, and is not asked there.
 
@@ -187,7 +167,7 @@ class BlockMask:
             whether all of that block may be attended, so that nothing needs to be hidden.
 
     Raises:
-        ValueError: if the block size is below 1, or there are more queries than keys.
+        ValueError: if there are more queries than keys.
 
     Example:
         >>> mask = BlockMask(causal_rule, 5, block_size=2)
@@ -240,13 +220,11 @@ class BlockMask:
         cut = blocks(self.num_keys, self.block_size)
         rows = zip(blocks(self.num_queries, self.block_size), self.visible, strict=True)
         for queries, row in rows:
-            yield (
-                queries,
-                (
-                    (cut[n], None if whole else self.allowed(queries, cut[n], device))
-                    for n, whole in row
-                ),
+            seen = (
+                (cut[n], None if whole else self.allowed(queries, cut[n], device))
+                for n, whole in row
             )
+            yield queries, seen
 
     @property
     def share_computed(self) -> float:

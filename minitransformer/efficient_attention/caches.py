@@ -1,7 +1,7 @@
 """Caches that remember less: fewer positions, coarser numbers, or fewer of them.
 
-While a model writes, its cache of keys and values is what grows: 2 · layers · heads · e numbers for
-each token. Each class here takes the place of a `KVCache`, or of the attention it belongs to.
+Each class here takes the place of a `KVCache`, which holds 2 · layers · heads · e numbers for each
+token, or of the attention it belongs to.
 
 Axes: `b` batch, `h` head, `n` position, `e` head width, `d` model width, `c` latent width.
 
@@ -110,7 +110,7 @@ class QuantisedCache(KVCache):
         self.parts: list[tuple[Tensor, Tensor]] = []  # int8 and scale, of keys and of values
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the next positions' keys and values, (b, h, n, e); return all so far."""
+        """As that of `KVCache`."""
         new = [quantised(keys), quantised(values)]
         if self.length:
             pairs = zip(self.parts, new, strict=True)
@@ -179,15 +179,13 @@ class LatentAttention(nn.Module):
 
     k = W^UK c and v = W^UV c with c = W^DKV x. Only c is remembered. While writing, W^UK is
     multiplied into the queries and W^UV into the outputs, so keys and values are never made.
-    (The paper adds a rotary key that all heads share: a turned key does not come from c alone.)
+    (The paper adds a rotary key that all heads share: a rotated key does not come from c alone.)
 
     With a cache, memory is c numbers for each position, and a step costs O(n · h · c) time where
     keys and values cost O(n · h · e); without one, time is that of multi-head attention.
 
     Args:
-        d_model: width of the input, d.
-        num_heads: h, which must divide d.
-        d_latent: width of what is remembered, c.
+        d_model, num_heads, d_latent: d; h; and c, the width of what is remembered.
 
     Raises:
         ValueError: if a size is below 1, or `num_heads` does not divide `d_model`.
@@ -216,14 +214,8 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         """Attend from each position of x, (b, n, d), to all, and to those in the cache.
 
-        Args:
-            x: (b, n, d), floating point.
-            mask: boolean, broadcastable to (b, h, n, n so far), True = may be attended; or
-                "causal".
-            cache: the positions before; they are attended through their latent vectors.
-
-        Returns:
-            (b, n, d).
+        The result is (b, n, d). `mask` is boolean, broadcastable to (b, h, n, n so far), True = may
+        be attended; or "causal". Positions in the cache are attended by their latent vectors.
         """
         check_axes(x=x)
         queries, latent = self.heads(self.w_q(x)), self.w_dkv(x)

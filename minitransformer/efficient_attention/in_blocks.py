@@ -36,14 +36,11 @@ __all__ = [
     "merge_attention",
 ]
 
+AnyMask = Mask | BlockMask
+
 
 def flash_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | BlockMask | None = None,
-    *,
-    block_size: int = 128,
+    query: Tensor, key: Tensor, value: Tensor, mask: AnyMask | None = None, *, block_size: int = 128
 ) -> Tensor:
     """Attention(Q, K, V), one block of queries and keys at a time.
 
@@ -51,9 +48,7 @@ def flash_attention(
     and out: O(block_size²); for gradients O(q) more, as weights are computed again.
 
     Args:
-        query: (..., q, e), floating point.
-        key: (..., k, e), the same dtype.
-        value: (..., k, e'), the same dtype.
+        query, key, value: (..., q, e), (..., k, e) and (..., k, e'), floating point, of one dtype.
         mask: boolean, broadcastable to (..., q, k), True = may be attended; or "causal"; or a
             `BlockMask`, whose empty blocks are never computed.
         block_size: queries, and keys, in a block; a `BlockMask` has its own.
@@ -63,8 +58,7 @@ def flash_attention(
 
     Raises:
         TypeError: if `mask` is not boolean.
-        ValueError: if shapes do not fit together, `block_size` is below 1, or the mask's name is
-            unknown.
+        ValueError: if shapes do not fit, `block_size` is below 1, or the mask's name is unknown.
 
     Example:
         >>> value = torch.tensor([[1.0], [3.0]])
@@ -77,12 +71,7 @@ def flash_attention(
 
 
 def flash_attention_with_lse(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | BlockMask | None = None,
-    *,
-    block_size: int = 128,
+    query: Tensor, key: Tensor, value: Tensor, mask: AnyMask | None = None, *, block_size: int = 128
 ) -> tuple[Tensor, Tensor]:
     """`flash_attention`, and the logarithm of what each query's weights were divided by.
 
@@ -94,22 +83,17 @@ def flash_attention_with_lse(
         >>> query, key, value = torch.zeros(1, 5), torch.zeros(2, 5), torch.ones(2, 1)
         >>> flash_attention_with_lse(query, key, value)[1].exp()
         tensor([2.])
-
-    Paper: Dao et al. (2022), algorithm 1.
     """
     check_values(key, value)
     check_mask(mask, BlockMask)
     check_attention(query, key, mask if isinstance(mask, Tensor) else None)
     check_at_least_1(block_size=block_size)
+    q, k = query.size(-2), key.size(-2)
     if isinstance(mask, str):
-        check_causal(query.size(-2), key.size(-2))
-    if isinstance(mask, BlockMask) and (mask.num_queries, mask.num_keys) != (
-        query.size(-2),
-        key.size(-2),
-    ):
+        check_causal(q, k)
+    if isinstance(mask, BlockMask) and (mask.num_queries, mask.num_keys) != (q, k):
         raise ValueError(
-            f"mask is for {mask.num_queries} queries and {mask.num_keys} keys, "
-            f"got {query.size(-2)} and {key.size(-2)}"
+            f"mask is for {mask.num_queries} queries and {mask.num_keys} keys, got {q} and {k}"
         )
     axes = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key, value = (x.expand(*axes, *x.shape[-2:]) for x in (query, key, value))
@@ -131,8 +115,6 @@ def flash_forward(
         >>> output, lse = flash_forward(x, x, x, "causal", block_size=2)
         >>> tuple(output.shape), tuple(lse.shape)
         ((3, 3), (3,))
-
-    Paper: Dao et al. (2022), algorithm 1.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     output = query.new_zeros(*query.shape[:-1], value.size(-1))
@@ -174,8 +156,6 @@ def flash_backward(
         >>> parts = flash_backward(x, x, x, *flash_forward(x, x, x), x, torch.zeros(3))
         >>> [tuple(part.shape) for part in parts]
         [(3, 3), (3, 3), (3, 3)]
-
-    Paper: Dao et al. (2022), algorithm 4.
     """
     scale = 1 / math.sqrt(query.size(-1))
     d_query, d_key, d_value = (torch.zeros_like(x, dtype=lse.dtype) for x in (query, key, value))
@@ -205,17 +185,12 @@ class InBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | BlockMask | None,
-        block_size: int,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, *visited: Any
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(query):
-            output, lse = flash_forward(query, key, value, mask, block_size)
+            output, lse = flash_forward(query, key, value, *visited)
         ctx.save_for_backward(query, key, value, output, lse)
-        ctx.visited = mask, block_size
+        ctx.visited = visited
         return output, lse
 
     @staticmethod
@@ -226,9 +201,7 @@ class InBlocks(torch.autograd.Function):
             return (*flash_backward(*tensors, *ctx.visited), None, None)
 
 
-def visits(
-    mask: Mask | BlockMask | None, query: Tensor, key: Tensor, block_size: int
-) -> Iterator[Visit]:
+def visits(mask: AnyMask | None, query: Tensor, key: Tensor, block_size: int) -> Iterator[Visit]:
     """For each block of queries the blocks of keys to visit, and what is hidden there, if any."""
     if not (mask is None or isinstance(mask, Tensor | str)):
         yield from mask.visits(query.device)
@@ -238,13 +211,11 @@ def visits(
     for queries in blocks(query.size(-2), block_size):
         if isinstance(mask, str):
             own = positions[first:][queries, None]
-            yield (
-                queries,
-                (
-                    (keys, None if keys.stop <= first + queries.start else positions[keys] <= own)
-                    for keys in blocks(first + queries.stop, block_size)
-                ),
+            seen = (
+                (keys, None if keys.stop <= first + queries.start else positions[keys] <= own)
+                for keys in blocks(first + queries.stop, block_size)
             )
+            yield queries, seen
         else:
             cut = blocks(key.size(-2), block_size)
             yield queries, ((keys, part_of(mask, queries, keys)) for keys in cut)

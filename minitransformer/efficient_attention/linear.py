@@ -60,10 +60,7 @@ def softmax_features(directions: Tensor) -> Features:
     φ(x) = exp(w·x' − |x'|²/2) / √m with x' = x / e^¼, for each row w of `directions`.
 
     Args:
-        directions: (m, e), standard normal.
-
-    Returns:
-        A function of (..., n, e), giving (..., n, m).
+        directions: (m, e), standard normal; what comes back takes (..., n, e) to (..., n, m).
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -147,9 +144,7 @@ def linear_attention(
     sums of each block, O(n · m · e' / block_size).
 
     Args:
-        query: (..., q, e), floating point.
-        key: (..., k, e), the same dtype.
-        value: (..., k, e'), the same dtype.
+        query, key, value: (..., q, e), (..., k, e) and (..., k, e'), floating point, of one dtype.
         mask: boolean, of keys only, broadcastable to (..., 1, k); True = may be attended. Or
             "causal", for `causal_mask(q, k)`.
         features: φ, (..., n, e) to (..., n, m), not negative.
@@ -208,15 +203,12 @@ def linear_attention_step(
     Time and memory O(m · e') for each position, however many came before.
 
     Args:
-        query: (..., e), floating point.
-        key: (..., e), the same dtype.
-        value: (..., e'), the same dtype.
+        query, key, value: (..., e), (..., e) and (..., e'), floating point, of one dtype.
         state: what the step before returned; nothing was read yet when left out.
         features: φ, (..., e) to (..., m), not negative.
 
     Returns:
-        The output (..., e'), and the state, which is sums (..., m, e') and (..., m), at least
-        float32.
+        The output (..., e'); and the state, sums (..., m, e') and (..., m), at least float32.
 
     Example:
         >>> state = None
@@ -260,9 +252,8 @@ def delta_rule(
     Time O(n · e · e'), one position after the other; memory O(e · e'), for gradients n times that.
 
     Args:
-        query: (..., n, e), floating point.
-        key: (..., n, e), the same dtype; made to have length 1 here.
-        value: (..., n, e'), the same dtype.
+        query, key, value: (..., n, e), (..., n, e) and (..., n, e'), floating point, of one dtype.
+            Keys are made to have length 1 here.
         strength: β, (..., n), from 0 (write nothing) to 1 (replace).
         decay: α, (..., n), from 0 (forget everything) to 1.
 

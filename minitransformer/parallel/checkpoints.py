@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.checkpoint import save_checkpoint, state_of, tensors_of
-from minitransformer.files import locked
+from minitransformer.files import locked, replacing
 from minitransformer.parallel.processes import Processes
 from minitransformer.registry import named_weights
 from minitransformer.trainer import Trainer
@@ -57,8 +57,8 @@ def sole_training(folder: Path, processes: Processes) -> Iterator[None]:
 def save_shares(trainer: Trainer, parts: int, folder: Path, processes: Processes) -> None:
     """Write a checkpoint, every process its share.
 
-    They write to a folder beside it, which gets its name when all have finished: whoever is
-    stopped at any moment, the checkpoint is there whole, or not at all.
+    They write to a folder beside it, which gets its name when all have finished: the checkpoint
+    is there whole, or not at all.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -100,11 +100,9 @@ def finish(trainer: Trainer, parts: int, unfinished: Path, hashes: list[dict[str
     """Write the state and the checksums of all files, once these are there."""
     files = {name: digest for share in hashes for name, digest in share.items()}
     files[".metadata"] = sha256(unfinished / ".metadata")
-    content = json.dumps({"state": state_of(trainer) | {"parts": parts}, "files": files})
-    with open(unfinished / STATE, "w", encoding="utf-8") as file:
-        file.write(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}")
-        file.flush()
-        os.fsync(file.fileno())
+    content = json.dumps({"state": state_of(trainer) | {"parts": parts}, "files": files}).encode()
+    with replacing(unfinished / STATE) as path:
+        path.write_bytes(content + b"\n" + hashlib.sha256(content).hexdigest().encode())
     flush(unfinished)
 
 
@@ -131,9 +129,10 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def read_state(place: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The state of a checkpoint, and the checksums of its files."""
-    content, _, expected = (place / STATE).read_bytes().rpartition(b"\n")
-    if (found := hashlib.sha256(content).hexdigest()) != expected.decode(errors="replace"):
-        raise damaged(place / STATE, found, expected.decode(errors="replace"))
+    content, _, end = (place / STATE).read_bytes().rpartition(b"\n")
+    expected = end.decode(errors="replace")
+    if (found := hashlib.sha256(content).hexdigest()) != expected:
+        raise damaged(place / STATE, found, expected)
     read = json.loads(content)
     return read["state"], read["files"]
 
@@ -182,9 +181,8 @@ def load_shares(
     try:
         load(tensors_of(trainer), checkpoint_id=place)
     except CheckpointException as error:
-        raise OSError(
-            f"{place} cannot be read: {next(iter(error.failures.values()))[0]}"
-        ) from error
+        cause = next(iter(error.failures.values()))[0]
+        raise OSError(f"{place} cannot be read: {cause}") from error
 
 
 def empty_tensors(place: Path, device: str = "cpu") -> dict[str, Tensor]:
@@ -208,20 +206,16 @@ def check_state(trainer: Trainer, place: Path, state: dict[str, Any]) -> None:
             keys = [key for key in expected if found.get(key) != expected[key]]
             found, expected = ({key: d.get(key) for key in keys} for d in (found, expected))
         if found != expected:
-            raise ValueError(
-                f"{place} is of another training: its {name} is {found}, not {expected}"
-            )
+            what = f"its {name} is {found}, not {expected}"
+            raise ValueError(f"{place} is of another training: {what}")
 
 
 def gather(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Write the last checkpoint of a folder as the single file that `Trainer.save` writes.
 
-    No process is asked. `Trainer.resume`, `Translator.load` and the command line read the file,
-    and a `ParallelTrainer` of a resumed trainer goes on from it.
-
-    Args:
-        folder: what `ParallelTrainer.fit` has saved to.
-        path: the file to write.
+    `folder` is what `ParallelTrainer.fit` has saved to. No process is asked. `Trainer.resume`,
+    `Translator.load` and the command line read the file, and a `ParallelTrainer` of a resumed
+    trainer goes on from it.
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or there is no folder for `path`.

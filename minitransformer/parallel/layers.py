@@ -23,10 +23,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def compute_again(model: nn.Module) -> None:
-    """Keep of each layer its input only; the backward pass computes the layer once more.
-
-    PyTorch sees to it that dropout drops the same elements both times.
-    """
+    """Keep of each layer its input only; the backward pass computes it again, dropout the same."""
     for layer in layers_of(model):
         # The layer's own forward goes in under the same name: hooks and sharding see no change.
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

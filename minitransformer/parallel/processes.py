@@ -33,16 +33,11 @@ class Processes:
         (True, 0, [2.0, 0.5])
     """
 
-    rank: int
-    """Which one this is, from 0 on."""
+    rank: int  # which one this is, from 0 on
     count: int
-    """How many there are."""
     device: torch.device
-    """Where this one computes."""
-    time_limit: float
-    """For how many seconds one waits for the others."""
-    store: Any
-    """Where each can leave a word for the others, also when they no longer compute together."""
+    time_limit: float  # seconds for which one waits for the others
+    store: Any  # where each can leave a message, also when they no longer compute together
 
     @property
     def is_first(self) -> bool:
@@ -62,10 +57,7 @@ class Processes:
         return things
 
     def raise_together(self, error: Exception | None) -> None:
-        """Raise in all processes the first error that any of them brings here, if one does.
-
-        One that left alone would leave the others waiting.
-        """
+        """Raise in all processes the first error of any: else the others would wait in vain."""
         for found in self.everyones(error):
             if found is not None:
                 raise found
@@ -116,12 +108,9 @@ class Processes:
 def name_of_start(store: Any, rank: int, count: int, limit: timedelta) -> str:
     """A name that the processes which start now share, and none before them had.
 
-    `torchrun` gives those that it restarts the store that the killed ones had. Where these listened
-    is still in it, and who reads that calls somebody dead. So each asks under a new name; the first
-    one answers whatever is asked, old questions too, until all have heard it.
-
-    Raises:
-        RuntimeError: if not all come within the limit.
+    `torchrun` gives those that it restarts the store that the killed ones had, in which the killed
+    ones' addresses still stand. So each asks under a new name; the first one answers whatever is
+    asked, old questions too, until all have heard it. A RuntimeError, if not all come in time.
     """
     if rank > 0:
         question = token_hex(8)

@@ -17,7 +17,7 @@ import numpy as np
 
 from minitransformer.as_configured import check_come_back
 from minitransformer.checks import texts_of
-from minitransformer.files import named_folder, new_folder
+from minitransformer.files import named_folder, new_folder, replacing
 from minitransformer.tokenization import Tokenizer
 
 __all__ = ["TokenFile", "paragraphs", "write_tokens"]
@@ -59,23 +59,13 @@ def paragraphs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
 
 
 @contextmanager
-def read_once(
-    paths: Iterable[str | os.PathLike[str]],
-) -> Iterator[Callable[[], Iterator[str]]]:
+def read_once(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Callable[[], Iterator[str]]]:
     """A function that gives the `paragraphs` of files as often as it is called, from a copy.
 
     A pipe has its text once, but to train a tokenizer and to use it takes two readings.
 
     Raises:
         ValueError: if there is no text in them, or a file is not UTF-8.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.txt").write_text("one\\n\\ntwo")
-        ...     with read_once([f"{folder}/a.txt"]) as texts:
-        ...         list(texts()), list(texts())
-        (['one', 'two'], ['one', 'two'])
     """
     paths = list(paths)
     with TemporaryFile("w+", encoding="utf-8") as copy:
@@ -96,11 +86,8 @@ def write_tokens(
 ) -> None:
     """Write the tokens of texts, each with its begin and end, as `token_stream` has them.
 
-    Args:
-        texts: read one at a time; of a data set of the library `datasets`, for example,
-            `(row["text"] for row in data)`.
-        tokenizer: turns them into tokens.
-        folder: a new one.
+    Texts are read one at a time; of a data set of the library `datasets`, for example,
+    `(row["text"] for row in data)`.
 
     Raises:
         FileExistsError: if there is a file, or a folder that is not empty.
@@ -120,15 +107,13 @@ def write_tokens(
     dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     digest, count = hashlib.sha256(), 0
     with new_folder(folder) as unfinished:
-        with open(unfinished / TOKENS, "wb") as file:
+        with replacing(unfinished / TOKENS) as place, open(place, "wb") as file:
             for text in texts_of("texts", texts):
                 row = tokenizer.stream_ids(text)
                 content = np.array(row, dtype).tobytes()
                 file.write(content)
                 digest.update(content)
                 count += len(row)
-            file.flush()
-            os.fsync(file.fileno())
         if not count:
             raise ValueError("texts must hold at least 1 text, got 0")
         tokenizer.save(unfinished / TOKENIZER)
@@ -141,9 +126,6 @@ class TokenFile:
 
     They are read through once, to see that they are what was written. `LanguageModelTrainer` takes
     `tokens` in place of texts, and reads the rows of a batch when it needs them.
-
-    Args:
-        folder: what `write_tokens` wrote.
 
     Raises:
         FileNotFoundError: if there is no such folder.

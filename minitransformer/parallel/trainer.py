@@ -65,15 +65,14 @@ class ParallelTrainer(Trainer):
     one step of four processes, of two, or of one. The random numbers of a part are a function of
     (seed, step, part), whoever computes it.
 
-    The loss of a batch is the mean over its tokens. A part's loss is a mean over the part's tokens,
-    of which rows of unequal length give it more or fewer. So each counts as much as it has tokens
+    The loss of a batch is the mean over its tokens, so each part counts as much as it has tokens
     (`in_parts`). The engines add up gradients over the processes and divide by their number, hence
     the product with that number before the backward pass.
 
     `fit` is the trainer's. Its checkpoint is a folder, in which each process writes its share. If
-    that is further than the trainer, `fit` goes on from there. So the same program, started again
-    by `torchrun` or by hand, loses only the steps since the last checkpoint. A signal to stop, to
-    any process, stops all after the same step. Callbacks are called in all processes.
+    that is further than the trainer, `fit` goes on from there: the same program, started again,
+    loses only the steps since the last checkpoint. A signal to stop, to any process, stops all
+    after the same step. Callbacks are called in all processes.
 
     With one part the weights are those of the trainer itself; with the same parts they are the
     same on any number of processes; without dropout the parts make no difference. All to rounding.
@@ -81,11 +80,9 @@ class ParallelTrainer(Trainer):
     Args:
         trainer: a `Trainer` or `LanguageModelTrainer`, begun or resumed, the same in all processes.
         processes: from `join_processes`.
-        engine: "ddp", each process has the whole model; or "fsdp", each has a share of it, and of
-            the optimiser's state.
+        engine: "ddp", each has the whole model; or "fsdp", a share of it and the optimiser's state.
         parts: into how many each batch is dealt, a multiple of the number of processes. When left
-            out it is the trainer's `gradient_accumulation_steps`, or the number of processes if
-            that is 1.
+            out: the trainer's `gradient_accumulation_steps`; if that is 1, one a process.
         recompute: compute each layer again in the backward pass, to keep less in memory.
         compiled: have PyTorch compile the layers.
 
@@ -140,13 +137,9 @@ class ParallelTrainer(Trainer):
         self.parts = processes.count if parts is None else parts
         check_parts(self.parts, processes.count)
         with processes.waiting("start"):
+            same = {name: getattr(trainer, name) for name in ("config", "data", "step")}
             processes.check_same(
-                config=trainer.config,
-                model=trainer.model.config,
-                data=trainer.data,
-                step=trainer.step,
-                engine=engine,
-                parts=self.parts,
+                **same, model=trainer.model.config, engine=engine, parts=self.parts
             )
         if recompute:
             compute_again(trainer.model)
