@@ -29,15 +29,9 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
 
     Args:
         ids: the text so far, prompt or begin token included, (rows, n), int64; -1 is no token.
-        logits: scores of the next token, (rows, v), floating point.
-        penalty: θ, above 0.
+        logits: scores of the next token, (rows, v), floating point, as what is returned.
+        penalty: θ, above 0; others are a `ValueError`.
         start: what stands before this column does not count, such as the prompts.
-
-    Returns:
-        Scores, (rows, v).
-
-    Raises:
-        ValueError: if `penalty` is not above 0.
 
     Example:
         >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.tensor([[3.0, 3.0, -3.0, -3.0]])
@@ -55,27 +49,12 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
 
 
 def occurrence_penalty(
-    ids: Tensor,
-    logits: Tensor,
-    *,
-    presence: float = 0.0,
-    frequency: float = 0.0,
-    start: int = 0,
+    ids: Tensor, logits: Tensor, *, presence: float = 0.0, frequency: float = 0.0, start: int = 0
 ) -> Tensor:
     """Subtract `presence` from the score of what occurred, and `frequency` for each occurrence.
 
     Either divides the odds against any other token by a power of e, wherever the scores have
-    their zero. 0 does nothing.
-
-    Args:
-        ids: as in `repetition_penalty`.
-        logits: as there.
-        presence: in units of the scores.
-        frequency: in units of the scores.
-        start: as there.
-
-    Returns:
-        Scores, (rows, v).
+    their zero. 0 does nothing. The other arguments are those of `repetition_penalty`.
 
     Example:
         >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.zeros(1, 4)
@@ -95,16 +74,8 @@ def token_counts(ids: Tensor, logits: Tensor) -> Tensor:
 def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
     """Forbid every token that would end a run of `size` tokens that the text has already.
 
-    Args:
-        ids: as in `repetition_penalty`.
-        logits: as there.
-        size: tokens in a run; 1 allows each token once.
-
-    Returns:
-        Scores, (rows, v), -inf for what is forbidden.
-
-    Raises:
-        ValueError: if `size` is below 1.
+    Ids and logits are those of `repetition_penalty`. A `size` of 1 allows each token once; below it
+    is a `ValueError`.
 
     Example:
         >>> ids, logits = torch.tensor([[1, 2, 3, 1]]), torch.zeros(1, 4)
@@ -123,15 +94,7 @@ def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
 
 
 def suppress_tokens(ids: Tensor, logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Forbid these tokens everywhere, such as the one for unknown words.
-
-    Args:
-        ids: the text so far, (rows, n), which makes no difference.
-        logits: as in `repetition_penalty`.
-        tokens: ids that are never written.
-
-    Returns:
-        Scores, (rows, v), -inf for what is forbidden.
+    """Forbid these tokens everywhere, such as the one for unknown words; the text is not asked.
 
     Example:
         >>> suppress_tokens(torch.tensor([[1]]), torch.zeros(1, 4), [0, 3])

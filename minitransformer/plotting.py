@@ -71,14 +71,10 @@ def plot_attention(
 
     Args:
         weights: (q, k), from 0 to 1.
-        query_labels: q labels.
-        key_labels: k labels.
-        ax: where to draw; a new figure when left out.
+        query_labels, key_labels: q and k labels.
+        ax: where to draw, and what is returned; a new figure's when left out.
         title: above the picture.
         show_values: write each weight that does not round to zero into its cell.
-
-    Returns:
-        The axes drawn on.
 
     Raises:
         ValueError: if the labels are not as many as the rows and columns.
@@ -91,7 +87,6 @@ def plot_attention(
         <Axes: title={'center': 'head 0'}>
     """
     plt = library("matplotlib.pyplot", "book")
-
     if weights.shape != (len(query_labels), len(key_labels)):
         raise ValueError(
             f"weights {tuple(weights.shape)} need as many query and key labels, "
@@ -125,16 +120,12 @@ def plot_attention_grid(
         ['head 0', 'head 1', 'head 2']
         >>> plt.close(figure)
     """
-    plt = library("matplotlib.pyplot", "book")
-
-    num_heads = weights.size(0)
-    rows = -(-num_heads // columns)
+    rows = -(-len(weights) // columns)
     size = (2.6 * columns, (0.24 * len(query_labels) + 1.2) * rows)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True
-    )
+    figure = library("matplotlib.pyplot", "book").figure(figsize=size)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for head, ax in enumerate(axes.flat):
-        if head < num_heads:
+        if head < len(weights):
             plot_attention(weights[head], query_labels, key_labels, ax=ax, title=f"head {head}")
         else:
             ax.set_visible(False)
@@ -158,11 +149,7 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def plot_history(
-    history: Sequence[dict[str, float]],
-    *names: str,
-    window: int = 1,
-    kept: float | None = None,
-    ax: "Axes | None" = None,
+    history: Sequence[dict[str, float]], *names: str, window: int = 1, ax: "Axes | None" = None
 ) -> "Axes":
     """Draw named columns of a training history against the step.
 
@@ -171,11 +158,7 @@ def plot_history(
         names: which numbers to draw; rows without them are passed over.
         window: draw the running mean of so many rows, and the rows themselves faintly behind it;
             of what not every row has, evaluations that is, draw each.
-        kept: a step to mark, such as that of `EarlyStopping.best_row`.
-        ax: where to draw; a new figure when left out.
-
-    Returns:
-        The axes drawn on.
+        ax: where to draw, and what is returned; a new figure's when left out.
 
     Raises:
         ValueError: if there is no name, no row has one of them, or `window` is below 1.
@@ -187,7 +170,6 @@ def plot_history(
         <Axes: xlabel='step', ylabel='loss'>
     """
     plt = library("matplotlib.pyplot", "book")
-
     if not names:
         raise ValueError("names must hold at least 1 name, got 0")
     for name in names:
@@ -205,11 +187,9 @@ def plot_history(
         (line,) = ax.plot(steps, smooth, dash, marker=marker, label=name.replace("_", " "))
         if wide > 1:
             ax.plot(steps, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
-    if kept is not None:
-        ax.axvline(kept, color="grey", linestyle=":", label=f"kept: step {kept:g}")
     ax.set_xlabel("step")
-    if len(names) > 1 or kept is not None:
+    if len(names) > 1:
         ax.legend()
-    if len(names) == 1:
+    else:
         ax.set_ylabel(names[0].replace("_", " "))
     return ax

@@ -18,12 +18,7 @@ TINY = torch.finfo(torch.float32).tiny
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
     """Keep the k highest scores; the others become -inf. Of equal scores at the edge all stay.
 
-    Args:
-        logits: (..., v), floating point.
-        k: how many to keep; all, if there are no more.
-
-    Raises:
-        ValueError: if `k` is below 1.
+    Logits are (..., v); all stay if there are no more than k. A k below 1 is a `ValueError`.
 
     Example:
         >>> top_k_filter(torch.tensor([1.0, 4.0, 3.0]), 2)
@@ -40,14 +35,8 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest tokens whose probabilities reach p together; the others become -inf.
 
-    Tokens are taken from the most probable on, so at least one stays.
-
-    Args:
-        logits: (..., v), floating point.
-        p: above 0, at most 1.
-
-    Raises:
-        ValueError: if `p` is out of range.
+    Logits are (..., v). Tokens are taken from the most probable on, so at least one stays. A p that
+    is not above 0 and at most 1 is a `ValueError`.
 
     Example:
         >>> top_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.7).exp()
@@ -68,12 +57,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 def min_p_filter(logits: Tensor, m: float) -> Tensor:
     """Keep tokens at least m times as probable as the most probable one; the others become -inf.
 
-    Args:
-        logits: (..., v), floating point.
-        m: above 0, at most 1.
-
-    Raises:
-        ValueError: if `m` is out of range.
+    Logits are (..., v). An m that is not above 0 and at most 1 is a `ValueError`.
 
     Example:
         >>> min_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.4).exp()
@@ -105,9 +89,7 @@ def next_token_probs(
     Args:
         logits: (..., v), floating point.
         temperature: above 0, and finite.
-        top_k: see `top_k_filter`; no limit when left out.
-        top_p: see `top_p_filter`; no limit when left out.
-        min_p: see `min_p_filter`; no limit when left out.
+        top_k, top_p, min_p: see `top_k_filter`, `top_p_filter`, `min_p_filter`.
 
     Returns:
         Probabilities, (..., v), at least float32; rows sum to 1.

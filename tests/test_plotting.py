@@ -147,12 +147,3 @@ def test_evaluations_are_drawn_as_they_are_beside_a_running_mean():
     assert loss.get_ydata().tolist() == running_mean([row["loss"] for row in HISTORY], 5)
     assert behind.get_ydata().tolist() == [row["loss"] for row in HISTORY]
     assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
-
-
-def test_step_that_was_kept_is_marked_and_named():
-    ax = plot_history(HISTORY, "loss", kept=10)
-    mark = ax.get_lines()[-1]
-    assert set(mark.get_xdata()) == {10}
-    assert mark.get_linestyle() != ax.get_lines()[0].get_linestyle()  # never colour alone
-    assert texts(ax.get_legend().get_texts()) == ["loss", "kept: step 10"]
-    assert ax.get_ylabel() == "loss"

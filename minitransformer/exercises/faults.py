@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.attention import ScaledDotProductAttention, as_tensor
@@ -28,18 +29,26 @@ def attentions(model: nn.Module, kind: type[nn.Module] = ScaledDotProductAttenti
     return [module for module in model.modules() if isinstance(module, kind)]
 
 
+def change_masks(model: Any, changed: Callable[[Any, Tensor, Tensor], Any]) -> None:
+    """Give every attention another mask: a function of the mask, the queries and the keys."""
+
+    def attend(
+        forward: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, bias: Any = None
+    ) -> Tensor:
+        return forward(query, key, value, changed(mask, query, key), bias)
+
+    for attention in attentions(model):
+        attention.forward = partial(attend, attention.forward)
+
+
 def mask_inverted(model: Any) -> None:
     """True hides, as in `nn.MultiheadAttention`, where True should let through."""
-    for attention in attentions(model):
-        attention.forward = partial(attend_to_the_hidden, attention.forward)
 
+    def opposite(mask: Any, query: Tensor, key: Tensor) -> Tensor | None:
+        allowed = as_tensor(mask, query, key)
+        return None if allowed is None else ~allowed
 
-def attend_to_the_hidden(
-    forward: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, bias: Any = None
-) -> Tensor:
-    """Attention with the opposite mask."""
-    allowed = as_tensor(mask, query, key)
-    return forward(query, key, value, None if allowed is None else ~allowed, bias)
+    change_masks(model, opposite)
 
 
 def causal_mask_missing(model: Any) -> None:
@@ -83,10 +92,8 @@ def softmax_over_queries(model: Any) -> None:
     def attend(
         query: Tensor, key: Tensor, value: Tensor, mask: Any = None, bias: Any = None
     ) -> Tensor:
-        allowed = as_tensor(mask, query, key)
-        scores = query @ key.mT / math.sqrt(query.size(-1))
-        scores = scores if bias is None else scores + bias
-        if allowed is not None:
+        scores = query @ key.mT / math.sqrt(query.size(-1)) + (0 if bias is None else bias)
+        if (allowed := as_tensor(mask, query, key)) is not None:
             scores = scores.masked_fill(~allowed, -1e9)
         return scores.softmax(dim=-2) @ value
 
@@ -127,19 +134,15 @@ def mask_on_its_side(model: Any) -> None:
 
 def mask_of_other_rows(model: Any) -> None:
     """Masks are repeated row by row where heads are laid out head by head."""
-    for attention in attentions(model):
-        attention.forward = partial(attend_by_other_rows, attention.forward)
 
-
-def attend_by_other_rows(
-    forward: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, bias: Any = None
-) -> Tensor:
-    """Attention with the masks of (b, h) read as those of (h, b)."""
-    if isinstance(mask, Tensor):
+    def mixed(mask: Any, query: Tensor, key: Tensor) -> Any:  # of (b, h), read as of (h, b)
+        if not isinstance(mask, Tensor):
+            return mask
         rows, heads = query.shape[:2]
         mask = mask.expand(rows, heads, query.size(-2), key.size(-2))
-        mask = mask.reshape(heads, rows, *mask.shape[2:]).transpose(0, 1)
-    return forward(query, key, value, mask, bias)
+        return mask.reshape(heads, rows, *mask.shape[2:]).transpose(0, 1)
+
+    change_masks(model, mixed)
 
 
 def keys_of_the_target(model: Any) -> None:
@@ -177,9 +180,7 @@ def rows_mixed(model: Any) -> None:
 
 def encoder_detached(model: Any) -> None:
     """The encoder's output is cut off from the gradient."""
-    encoder = model.encoder
-    forward = encoder.forward
-    encoder.forward = lambda *args: forward(*args).detach()
+    model.encoder.register_forward_hook(lambda module, args, output: output.detach())
 
 
 def padding_in_the_loss(model: Any, *batch: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -191,11 +192,8 @@ def padding_in_the_loss(model: Any, *batch: Tensor, smoothing: float = 0.0) -> T
 def mean_of_means(model: Any, *batch: Tensor, smoothing: float = 0.0) -> Tensor:
     """The loss is the mean over rows of their means: a word of a long text counts less."""
     *inputs, targets = batch
-    losses = [
-        label_smoothing_loss(*row, smoothing=smoothing)
-        for row in zip(model(*inputs), targets, strict=True)
-    ]
-    return torch.stack(losses).mean()
+    rows = zip(model(*inputs), targets, strict=True)
+    return torch.stack([label_smoothing_loss(*row, smoothing=smoothing) for row in rows]).mean()
 
 
 def labels_not_shifted(batch: Batch) -> Batch:
@@ -205,9 +203,7 @@ def labels_not_shifted(batch: Batch) -> Batch:
 
 def labels_shifted_twice(batch: Batch) -> Batch:
     """Each position is asked for the token after the next: shifted by the data and by the loss."""
-    later = torch.zeros_like(batch.tgt_output)
-    later[:, :-1] = batch.tgt_output[:, 1:]
-    return batch._replace(tgt_output=later)
+    return batch._replace(tgt_output=F.pad(batch.tgt_output[:, 1:], (0, 1)))
 
 
 def end_left_out(batch: Batch, end: int = 2) -> Batch:
@@ -217,14 +213,12 @@ def end_left_out(batch: Batch, end: int = 2) -> Batch:
 
 def filled_with_the_end(batch: Batch, end: int = 2) -> Batch:
     """Short rows are filled with the end, which the model does not know for padding."""
-    src, ids, targets = (x.masked_fill(x == 0, end) for x in batch)
-    return Batch(src, ids, targets)
+    return Batch(*(x.masked_fill(x == 0, end) for x in batch))
 
 
 def end_taken_for_padding(batch: Batch, end: int = 2) -> Batch:
     """The end has the padding's id, so the loss leaves it out."""
-    src, ids, targets = (x.masked_fill(x == end, 0) for x in batch)
-    return Batch(src, ids, targets)
+    return Batch(*(x.masked_fill(x == end, 0) for x in batch))
 
 
 FAULTY_MODELS: dict[str, Callable[[Any], None]] = {
