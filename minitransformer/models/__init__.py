@@ -4,16 +4,6 @@ Each module's first lines say, in a table, how its model differs from the paper'
 published loads with `from_pretrained`, and what is saved loads in `transformers`:
 
     model = minitransformer.models.GPT2.from_pretrained("openai-community/gpt2")
-
-| module | chapter | what it holds |
-| --- | --- | --- |
-| `bert`, `bert_heads` | 11 | BERT, RoBERTa, DistilBERT; what they are trained for |
-| `gpt2` | 12 | GPT-2 |
-| `llama` | 12 | Llama, Mistral, Qwen 2 and 3 |
-| `lora` | 12 | fine-tuning with low rank |
-| `t5`, `t5_layers` | 13 | T5; its positions |
-| `marian` | 13 | Marian and BART |
-| `vit`, `patch_embedding` | 14 | ViT; pictures as tokens |
 """
 
 from minitransformer.models.bert import BERT

@@ -53,8 +53,6 @@ class BERT(Published):
         >>> hidden = model(torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]))
         >>> hidden.shape, model.pool(hidden).shape
         (torch.Size([2, 4, 12]), torch.Size([2, 12]))
-
-    Paper: Devlin et al. (2019), section 3.
     """
 
     config_class = BERTConfig

@@ -45,9 +45,7 @@ def mask_tokens(
         vocab_size: tokens, v.
         mask_id: the id of the token "mask".
         special_ids: never chosen and never drawn: padding, begin, end, "mask" itself.
-        share: of the tokens that are not special.
-        masked: of the chosen tokens.
-        replaced: of the chosen tokens.
+        share, masked, replaced: see above.
         pad_id: the target where nothing is asked.
         generator: source of the choice, on the device of `ids`; the global one when left out.
 
@@ -119,12 +117,8 @@ class BERTForMaskedLM(BERT):
         """Mean cross-entropy of the tokens that were asked for; only they are scored.
 
         Args:
-            ids: what the model sees, (b, s), with some tokens hidden.
+            ids: what the model sees, (b, s), with some tokens hidden; segments as in `encode`.
             targets: (b, s), int64, the ids asked for; `config.pad_id` where nothing is asked.
-            segments: see `encode`.
-
-        Returns:
-            A scalar, float32.
 
         Raises:
             TypeError: as in `encode`; if targets are not int64.

@@ -33,16 +33,10 @@ __all__ = ["GPT2"]
 class GPT2(Published, DecoderOnlyTransformer):
     """GPT-2, with everything that a `DecoderOnlyTransformer` can do.
 
-    Args:
-        config: the model's configuration.
-        generator: source of the starting values; PyTorch's global one when left out.
-
     Example:
         >>> model = GPT2(GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, -1]])).shape
         torch.Size([2, 3, 30])
-
-    Paper: Radford et al. (2019), section 2.3.
     """
 
     config: Any

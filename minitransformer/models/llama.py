@@ -52,8 +52,6 @@ class Llama(Published, DecoderOnlyTransformer):
         >>> config = LlamaConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, d_ff=20)
         >>> Llama(config)(torch.tensor([[5, 6, 7], [8, 9, -1]])).shape
         torch.Size([2, 3, 30])
-
-    Paper: Touvron et al. (2023), section 2.2.
     """
 
     config: Any

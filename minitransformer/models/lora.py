@@ -91,14 +91,11 @@ def add_lora(
 
     Args:
         model: changed in place. Embeddings and the output projection are no linear layers.
-        rank: see `LoRALinear`.
-        alpha: see `LoRALinear`.
+        rank, alpha, generator: see `LoRALinear`.
         names: the last part of the names of the layers that get one, such as ("w_q", "w_v"), the
             paper's; all linear layers when left out.
-        generator: source of the starting values; PyTorch's global one when left out.
 
-    Returns:
-        The names of those layers.
+    Returns the names of those layers.
 
     Raises:
         ValueError: if there is no such layer, or some have a change already.
@@ -131,9 +128,6 @@ def add_lora(
 def merge_lora(model: nn.Module) -> None:
     """Add all low-rank changes to their weights; the model has its old parts, which all learn.
 
-    Args:
-        model: changed in place. All its parameters can be trained afterwards.
-
     Raises:
         ValueError: if it has no such change.
 
@@ -144,8 +138,6 @@ def merge_lora(model: nn.Module) -> None:
         >>> merge_lora(network)
         >>> type(network.w_1).__name__
         'Linear'
-
-    Paper: section 4.1.
     """
     found = {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
     if not found:

@@ -13,7 +13,7 @@
 Marian is a toolkit, and the models meant here are those of OPUS-MT, trained with it. Its own angles
 reach 1/10000 in the last pair of features, like those of the paper's code. Published files are read
 by `transformers` with the paper's angles, which end one step before; so they are here. Both
-relatives have one vocabulary and one table of it, for reading, writing and scoring.
+have one vocabulary and one table of it, for reading, writing and scoring.
 
 Built in chapter 13. Papers: "Marian: Fast Neural Machine Translation in C++" (Junczys-Dowmunt et
 al., 2018); "BART: Denoising Sequence-to-Sequence Pre-training" (Lewis et al., 2020), section 2.1.
@@ -46,18 +46,12 @@ class Marian(Published, Transformer):
 
     Targets begin with `config.start_id`; `generate` knows it.
 
-    Args:
-        config: the model's configuration.
-        generator: source of the starting values; PyTorch's global one when left out.
-
     Example:
         >>> sizes = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
         >>> sizes |= {"vocab_size": 30, "d_model": 12, "encoder_d_ff": 20, "decoder_d_ff": 16}
         >>> model = Marian(MarianConfig(**sizes, num_encoder_layers=1, num_decoder_layers=2))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 29]]), torch.tensor([[29, 4], [29, 3]])).shape
         torch.Size([2, 2, 30])
-
-    Paper: Junczys-Dowmunt et al. (2018).
     """
 
     config: Any
@@ -90,14 +84,14 @@ class Marian(Published, Transformer):
         self.positions.table = torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
     def initialise(self, generator: torch.Generator | None) -> None:
-        """Draw every parameter anew, as the kit does; the vector of padding is 0."""
+        """Draw every parameter anew, as a `Transformer`; the vector of padding is 0."""
         super().initialise(generator)
         nn.init.zeros_(self.src_embedding.weight[self.config.pad_id])
 
     def embed(
         self, embedding: TokenEmbedding, ids: Tensor, start: int = 0, left_padding: Any = None
     ) -> Tensor:
-        """As the kit does it; what padding, the begin of targets, is read as learns nothing."""
+        """As a `Transformer`; what padding, the begin of targets, is read as learns nothing."""
         x = super().embed(embedding, ids, start, left_padding)
         return torch.where((ids == self.config.pad_id)[..., None], x.detach(), x)
 
@@ -119,8 +113,6 @@ class BART(Marian):
         >>> model = BART(BARTConfig(**sizes, num_encoder_layers=1, num_decoder_layers=2))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[2, 4], [2, 3]])).shape
         torch.Size([2, 2, 30])
-
-    Paper: Lewis et al. (2020), section 2.1.
     """
 
     config_class = BARTConfig

@@ -20,10 +20,7 @@ class PatchEmbedding(nn.Module):
     counted row by row. The class token is a learned vector, the same for every picture.
 
     Args:
-        image_size: of the pictures, in pixels: one number for squares, or a `Rectangle`.
-        patch_size: of a patch, likewise; it divides the picture's.
-        num_channels: numbers a pixel, 1 in grey and 3 in colour.
-        d_model: width, d.
+        image_size, patch_size, num_channels, d_model: see `ViTConfig`.
 
     Raises:
         ValueError: if a size is below 1, or patches do not fill a picture.

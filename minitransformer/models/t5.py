@@ -46,16 +46,15 @@ PARTS = {"q": "w_q", "k": "w_k", "v": "w_v", "o": "w_o"}
 PARTS |= {"wi": "w_1", "wi_0": "w_1", "wi_1": "w_3", "wo": "w_2"}
 
 
-def names_of(stack: str, sublayers: Mapping[str, str]) -> dict[str, str]:
+def names_of(stack: str, *sublayers: str) -> dict[str, str]:
     """The published names of a stack's weights, and ours."""
     block, layer = f"{stack}.block.*.layer", f"{stack}.layers.*"
     names = {f"{stack}.final_layer_norm.weight": f"{stack}.norm.0.weight"}
-    for index, (theirs, ours) in enumerate(sublayers.items()):
+    for index, theirs in enumerate(sublayers):
         names[f"{block}.{index}.layer_norm.weight"] = f"{layer}.residual_{index + 1}.norm.weight"
-        for part in PARTS:
-            names[f"{block}.{index}.{theirs}.{part}.weight"] = (
-                f"{layer}.{ours}.{PARTS[part]}.weight"
-            )
+        for part, our_part in PARTS.items():
+            ours = f"{layer}.{SUBLAYERS[theirs]}.{our_part}.weight"
+            names[f"{block}.{index}.{theirs}.{part}.weight"] = ours
     table = f"{block}.0.SelfAttention.relative_attention_bias.weight"
     return names | {table: f"{layer}.self_attention.position_bias.weight"}
 
@@ -63,17 +62,11 @@ def names_of(stack: str, sublayers: Mapping[str, str]) -> dict[str, str]:
 class T5(Published, Transformer):
     """T5, with everything that a `Transformer` can do.
 
-    Args:
-        config: the model's configuration.
-        generator: source of the starting values; PyTorch's global one when left out.
-
     Example:
         >>> sizes = {"d_model": 12, "d_k": 5, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 2}
         >>> model = T5(T5Config(vocab_size=30, **sizes))
         >>> model(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[0, 4], [0, 3]])).shape
         torch.Size([2, 2, 30])
-
-    Paper: Raffel et al. (2020), section 2.1.
     """
 
     config: Any
@@ -83,10 +76,8 @@ class T5(Published, Transformer):
         "shared.weight": "src_embedding.weight",
         "encoder.embed_tokens.weight": "src_embedding.weight",
         "decoder.embed_tokens.weight": "tgt_embedding.weight",
-        **names_of(
-            "encoder", {"SelfAttention": "self_attention", "DenseReluDense": "feed_forward"}
-        ),
-        **names_of("decoder", SUBLAYERS),
+        **names_of("encoder", "SelfAttention", "DenseReluDense"),
+        **names_of("decoder", *SUBLAYERS),
         "decoder.block.*.layer.1.EncDecAttention.relative_attention_bias.weight": None,  # of no use
         "lm_head.weight": "output_projection.weight",
     }
@@ -106,7 +97,7 @@ class T5(Published, Transformer):
 
     def stack(self, num_layers: int | None, *, cross: bool = False) -> Any:
         """An encoder or decoder of T5: one table of biases, and dropout after its last norm."""
-        config, d = self.config, self.config.d_model
+        config, d, network = self.config, self.config.d_model, FEED_FORWARDS[self.config.network]
         bias = RelativePositionBias(
             config.num_heads,
             num_buckets=config.num_buckets,
@@ -119,11 +110,7 @@ class T5(Published, Transformer):
             if cross:
                 parts["cross_attention"] = self.attention()
             parts["feed_forward"] = FeedForward(
-                d,
-                config.d_ff,
-                activation=FEED_FORWARDS[config.network],
-                bias=False,
-                dropout=config.dropout,
+                d, config.d_ff, activation=network, bias=False, dropout=config.dropout
             )
             parts |= {"dropout": config.dropout, "norm_first": True, "norm": self.norm}
             layers.append(DecoderLayer(d, **parts) if cross else EncoderLayer(d, **parts))
@@ -134,10 +121,7 @@ class T5(Published, Transformer):
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Self:
-        """Tied is what the weights say, because `transformers` 5 says it always.
-
-        A file of T5 1.1 that was saved again calls the output tied, and holds one of its own.
-        """
+        """Tied is what the weights say: `transformers` 5 calls T5 1.1 tied, and stores both."""
         head, table = weights.get("lm_head.weight"), weights.get("shared.weight")
         tied = head is None or (table is not None and torch.equal(head, table))
         scaled = {"scale_decoder_outputs": content.get("tie_word_embeddings", True)}
@@ -149,10 +133,7 @@ class T5(Published, Transformer):
         return {name.replace(".wi.", ".wi_0.") if gated else name: w for name, w in found.items()}
 
     def initialise(self, generator: torch.Generator | None) -> None:
-        """Draw every parameter anew, as Raffel et al. did: each product starts with rows of size 1.
-
-        W^Q starts smaller by √e, in place of the division of the scores.
-        """
+        """Draw all parameters anew, as Raffel et al. did: products start with rows of size 1."""
         for name, parameter in self.named_parameters():
             kind, d_model = name.split(".")[-2], self.config.d_model
             if kind in ("norm", "0"):

@@ -26,13 +26,10 @@ def position_buckets(
     direction all keys behind the query count as distance 0; a causal mask hides them.
 
     Args:
-        distance: position of the key minus that of the query, int64, any shape.
+        distance: position of the key minus that of the query, int64, any shape; the result's too.
         num_buckets: how many there are.
         max_distance: where the logarithmic scale ends.
         bidirectional: whether keys behind the query have buckets of their own.
-
-    Returns:
-        int64, the shape of `distance`.
 
     Example:
         >>> distance = torch.tensor([-200, -9, -8, -1, 0, 1, 8, 9, 200])
@@ -63,9 +60,7 @@ class RelativePositionBias(nn.Module):
 
     Args:
         num_heads: number of heads, h.
-        num_buckets: see `position_buckets`.
-        max_distance: see `position_buckets`.
-        bidirectional: see `position_buckets`; False for a decoder.
+        num_buckets, max_distance, bidirectional: see `position_buckets`.
 
     Raises:
         ValueError: if `num_heads` is below 1, there are too few buckets for two halves, or
@@ -75,8 +70,6 @@ class RelativePositionBias(nn.Module):
         >>> bias = RelativePositionBias(2, num_buckets=8, max_distance=10)
         >>> bias(3, 5).shape
         torch.Size([2, 3, 5])
-
-    Paper: section 2.1.
     """
 
     def __init__(
@@ -127,9 +120,6 @@ class RelativePositionBias(nn.Module):
 
 class Scaled(nn.Module):
     """Multiply by a number that is not learned.
-
-    Args:
-        factor: that number.
 
     Example:
         >>> Scaled(0.5)(torch.tensor([4.0]))

@@ -38,17 +38,11 @@ LAYER, OURS = "vit.encoder.layer.*", "encoder.layers.*"
 class ViT(Published):
     """The Vision Transformer: pictures in, a score for each class out.
 
-    Args:
-        config: the model's configuration.
-        generator: source of the starting values; PyTorch's global one when left out.
-
     Example:
         >>> sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20}
         >>> config = ViTConfig(image_size=8, patch_size=2, num_classes=10, **sizes)
         >>> ViT(config)(torch.zeros(5, 3, 8, 8)).shape
         torch.Size([5, 10])
-
-    Paper: Dosovitskiy et al. (2021), section 3.1.
     """
 
     config_class = ViTConfig

@@ -4,10 +4,10 @@ Built in chapter 11.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from minitransformer.published.config import PublishedConfig
+from minitransformer.published.config import HIDDEN, PublishedConfig
 
 __all__ = ["BERTConfig", "DistilBERTConfig", "RoBERTaConfig"]
 
@@ -27,21 +27,11 @@ class BERTConfig(PublishedConfig):
     """The shape of a `BERT`; left out, that of the smaller one that was published.
 
     Args:
-        vocab_size: tokens, v.
-        d_model: width, d.
-        num_heads: heads, h.
-        num_layers: layers, N.
-        d_ff: inner width of the feed-forward networks, f.
-        max_len: positions that have a vector.
         num_segments: segments that have a vector; with 0 there are none.
-        activation: as `config.json` calls it.
-        eps: ε of the norms.
-        dropout: as in `TransformerConfig`.
-        pad_id: what fills short rows.
-        tie_output: the masked-language head uses the embedding's weight.
         num_labels: classes that a `BERTForSequenceClassification` tells apart.
         pooler: whether a `BERT` has the layer that makes a vector for each text. Files of models
             that were trained without do not hold it, and a DistilBERT never has it.
+        others: see `PublishedConfig`.
 
     Paper: Devlin et al. (2019), section 3.
     """
@@ -63,19 +53,11 @@ class BERTConfig(PublishedConfig):
 
     model_type: ClassVar[str] = "bert"
     also: ClassVar[tuple[str, ...]] = ("roberta", "distilbert")
-    keys: ClassVar[Names] = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "d_model",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "num_layers",
-        "intermediate_size": "d_ff",
-        "max_position_embeddings": "max_len",
+    keys: ClassVar[Names] = HIDDEN | {
         "type_vocab_size": "num_segments",
-        "hidden_act": "activation",
         "layer_norm_eps": "eps",
         "hidden_dropout_prob": "dropout",
         "pad_token_id": "pad_id",
-        "tie_word_embeddings": "tie_output",
         "num_labels": "num_labels",
         "pooler": "pooler",
     }
@@ -115,16 +97,10 @@ class BERTConfig(PublishedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in self.keys.values() and value != field.default:
-                raise ValueError(
-                    f"{field.name} is {field.default} in every {self.model_type}, got {value}"
-                )
+        self.check_settings()
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:
-        """As `from_published`, for a file of this very family."""
         labels = content.get("id2label")
         return super().of_family({**content, "num_labels": len(labels)} if labels else content)
 
@@ -140,9 +116,8 @@ class BERTConfig(PublishedConfig):
         """What a file of the family calls the weights of one architecture; None for the others'."""
         prefix, own = f"{self.model_type}.", self.heads[architecture]
         parts = {prefix + theirs: ours for theirs, ours in EMBEDDINGS.items()}
-        parts |= {
-            prefix + theirs: f"encoder.layers.*.{ours}" for theirs, ours in self.layer.items()
-        }
+        layers = self.layer.items()
+        parts |= {prefix + theirs: f"encoder.layers.*.{ours}" for theirs, ours in layers}
         parts |= own
         others = {theirs for head in self.heads.values() for theirs in head} - own.keys()
         names: dict[str, str | None] = dict.fromkeys([prefix + "embeddings.position_ids"])
@@ -201,17 +176,14 @@ class DistilBERTConfig(BERTConfig):
     model_type: ClassVar[str] = "distilbert"
     output_bias: ClassVar[str | None] = None
     keys: ClassVar[Names] = {
-        "vocab_size": "vocab_size",
+        **{key: key for key in ("vocab_size", "activation", "dropout", "num_labels")},
         "dim": "d_model",
         "n_heads": "num_heads",
         "n_layers": "num_layers",
         "hidden_dim": "d_ff",
         "max_position_embeddings": "max_len",
-        "activation": "activation",
-        "dropout": "dropout",
         "pad_token_id": "pad_id",
         "tie_word_embeddings": "tie_output",
-        "num_labels": "num_labels",
     }
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "sinusoidal_pos_embds": (False, True),  # how positions started; they are stored

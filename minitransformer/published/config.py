@@ -9,7 +9,7 @@ Built in chapter 12.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 import torch
@@ -53,9 +53,38 @@ WITHOUT_EFFECT = re.compile("|".join([OF_FILES, OF_TRAINING, OF_TEXTS, OF_GENERA
 
 QUANTISED = ("quantization_config", "compression_config")
 
+HIDDEN = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "intermediate_size": "d_ff",
+    "max_position_embeddings": "max_len",
+    "hidden_act": "activation",
+    "tie_word_embeddings": "tie_output",
+}
+"""Settings that several families call the same, and our fields."""
 
+
+@dataclass(frozen=True)
 class PublishedConfig:
-    """The base of each family's configuration, a frozen dataclass.
+    """The base of each family's configuration, a frozen dataclass with some of these fields.
+
+    Args:
+        vocab_size: tokens, v, in the one vocabulary of a model.
+        d_model: width, d.
+        num_heads: heads, h.
+        num_layers: layers, N; an encoder-decoder has `num_encoder_layers`, `num_decoder_layers`.
+        d_ff: inner width of the feed-forward networks, f.
+        d_k: width of a head, e.
+        max_len: longest text, in tokens.
+        activation: as `config.json` calls it.
+        eps: ε of the norms.
+        dropout: as in `TransformerConfig`.
+        tie_output: the output projection uses the embedding's weight.
+        pad_id: what fills short rows.
+        start_id: what targets begin with, the `bos_id` of `generate`.
+        eos_ids: each of them ends a text.
 
     Attributes:
         model_type: what `config.json` calls the family.
@@ -83,10 +112,8 @@ class PublishedConfig:
         family = cls.family(content)
         for key in QUANTISED:
             if value := content.get(key):
-                raise ValueError(
-                    f"the weights are quantised, {key}={brief(value)}; only floating-point weights "
-                    "are read"
-                )
+                said = f"{key}={brief(value)}; only floating-point weights are read"
+                raise ValueError(f"the weights are quantised, {said}")
         return family.of_family(content)
 
     @classmethod
@@ -125,12 +152,14 @@ class PublishedConfig:
             if content.get(key) is not None and content[key] not in values:
                 raise ValueError(f"{key} is {content[key]!r}, expected {values[0]!r}")
         hints = get_type_hints(cls)
-        found = {ours: content[key] for key, ours in cls.keys.items() if key in content}
-        null = [ours for ours, value in found.items() if value is None]
-        for ours in null:
-            if type(None) not in get_args(hints[ours]) and ours != "eos_ids":
-                del found[ours]  # null is to be left out, unless it is a value here
-        return cls(**found)
+        nullable = {"eos_ids", *(name for name in hints if type(None) in get_args(hints[name]))}
+        return cls(
+            **{
+                ours: content[key]
+                for key, ours in cls.keys.items()
+                if content.get(key) is not None or (key in content and ours in nullable)
+            }
+        )
 
     def __post_init__(self) -> None:
         if hasattr(self, "eos_ids"):
@@ -139,6 +168,22 @@ class PublishedConfig:
         if (activation := getattr(self, "activation", "gelu")) not in ACTIVATION_NAMES:
             known = ", ".join(ACTIVATION_NAMES)
             raise ValueError(f"activation must be one of {known}, got {activation!r}")
+
+    @property
+    def src_vocab_size(self) -> int:
+        """The one vocabulary, of what is read."""
+        return self.vocab_size  # type: ignore[attr-defined]
+
+    tgt_vocab_size = src_vocab_size
+
+    def check_settings(self) -> None:
+        """Raise an error if a field that `config.json` does not hold is not as it is left out."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in self.keys.values() and value != field.default:
+                raise ValueError(
+                    f"{field.name} is {field.default} in every {self.model_type}, got {value}"
+                )
 
     def to_published(self) -> dict[str, Any]:
         """What `config.json` says of this configuration."""
@@ -180,11 +225,7 @@ def brief(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(PublishedConfig):
-    """The base for models that write: what `generate` asks of a configuration.
-
-    Args:
-        vocab_size: tokens, v.
-    """
+    """The base for models that write: what `generate` asks of a configuration."""
 
     vocab_size: int
 
@@ -199,23 +240,13 @@ class DecoderConfig(PublishedConfig):
         """All layers."""
         return int(vars(self)["num_layers"])
 
-    @property
-    def tgt_vocab_size(self) -> int:
-        """The vocabulary of what is written."""
-        return self.vocab_size
-
 
 @dataclass(frozen=True)
 class Stacked:
-    """A published tensor that holds several of ours, one after the other.
-
-    Args:
-        names: of ours.
-        transposed: whether matrices are stored (in, out).
-    """
+    """A published tensor that holds several of ours, one after the other."""
 
     names: tuple[str, ...]
-    transposed: bool = False
+    transposed: bool = False  # whether matrices are stored (in, out)
 
     def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
         """Ours, of these shapes."""
@@ -234,10 +265,7 @@ def linear(theirs: str, ours: str) -> dict[str, str]:
 
 
 def check_said(again: Any, config: Any) -> None:
-    """Raise an error unless what was read of a `config.json` is what was to be written.
-
-    What is left out, None, may be said by its number.
-    """
+    """Raise an error unless a `config.json` is read as it was meant; None may be its number."""
     theirs, ours = vars(again), vars(config)
     changed = [key for key, value in ours.items() if value not in (None, theirs[key])]
     if changed:

@@ -39,18 +39,7 @@ NAMES: Mapping[str, str | Stacked | None] = {
 class GPT2Config(DecoderConfig):
     """The shape of a `GPT2`; left out, that of the smallest one that was published.
 
-    Args:
-        vocab_size: tokens, v.
-        d_model: width, d.
-        num_heads: heads, h.
-        num_layers: layers, N.
-        d_ff: inner width of the feed-forward networks, f; 4d when left out.
-        max_len: longest text, in tokens.
-        activation: as `config.json` calls it.
-        eps: ε of the norms.
-        dropout: as in `TransformerConfig`.
-        tie_output: the output projection uses the embedding's weight.
-        eos_ids: each of them ends a text.
+    Its fields are explained at `PublishedConfig`; `d_ff` is 4d when left out.
 
     Paper: Radford et al. (2019), table 2.
     """

@@ -4,28 +4,20 @@ Built in chapter 12.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from minitransformer.published.config import DecoderConfig
+from minitransformer.published.config import HIDDEN, DecoderConfig
 from minitransformer.published.rotary_scaling import RotaryScaling
 
 __all__ = ["LlamaConfig", "MistralConfig", "Qwen2Config", "Qwen3Config"]
 
 PLAIN = RotaryScaling()
-COMMON = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-    "intermediate_size": "d_ff",
+COMMON = HIDDEN | {
     "num_key_value_heads": "num_kv_heads",
     "head_dim": "d_k",
-    "max_position_embeddings": "max_len",
-    "hidden_act": "activation",
     "rms_norm_eps": "eps",
     "rope_parameters": "rotary",
-    "tie_word_embeddings": "tie_output",
     "eos_token_id": "eos_ids",
 }
 ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
@@ -36,23 +28,14 @@ class LlamaConfig(DecoderConfig):
     """The shape of a `Llama`; left out, that of the first one with 7 billion parameters.
 
     Args:
-        vocab_size: tokens, v.
-        d_model: width, d.
-        num_heads: heads, h.
-        num_layers: layers, N.
-        d_ff: inner width of the feed-forward networks, f.
         num_kv_heads: heads of keys and values; h when left out.
         d_k: width of a head, e; d/h when left out.
-        max_len: longest text, in tokens.
-        activation: of the gate, as `config.json` calls it.
-        eps: ε of the norms.
         rotary: how fast the pairs of queries and keys turn.
         attention_bias: whether the projections of attention have biases.
         mlp_bias: whether those of the feed-forward networks have.
         window: how many keys a query sees, its own among them; all before it when left out.
         first_window_layer: layers before this one see all.
-        tie_output: the output projection uses the embedding's weight.
-        eos_ids: each of them ends a text.
+        others: see `PublishedConfig`.
 
     Paper: Touvron et al. (2023), table 2.
     """
@@ -100,21 +83,13 @@ class LlamaConfig(DecoderConfig):
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:
-        """As `from_published`, for a file of this very family."""
         others = {key: value for key, value in content.items() if key not in ROTARY}
-        rotary = RotaryScaling.from_published(content)
-        return super().of_family({**others, "rope_parameters": rotary})
+        others["rope_parameters"] = RotaryScaling.from_published(content)
+        return super().of_family(others)
 
     def to_published(self) -> dict[str, Any]:
-        """What `config.json` says of this configuration.
-
-        Raises:
-            ValueError: if the architecture has no setting for what it says.
-        """
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in self.keys.values() and value != field.default:
-                raise ValueError(f"a {self.model_type} has no setting for {field.name}={value!r}")
+        """What `config.json` says; a ValueError if the family has no setting for a field."""
+        self.check_settings()
         return {
             **super().to_published(),
             "architectures": [self.architecture],
@@ -174,12 +149,11 @@ class Qwen2Config(LlamaConfig):
     def layer_types(self) -> list[str]:
         """What `config.json` calls the layers."""
         full = self.num_layers if self.window is None else self.first_window_layer
-        kinds = ("full_attention", "sliding_attention")
-        return [kinds[index >= full] for index in range(self.num_layers)]
+        kinds = ["full_attention"] * full + ["sliding_attention"] * self.num_layers
+        return kinds[: self.num_layers]
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:
-        """As `from_published`, for a file of this very family."""
         content = {"sliding_window": 4096, **content}
         layer_types = content.pop("layer_types", None)
         if not content.pop("use_sliding_window", False):

@@ -10,11 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitransformer.published.config import (
-    PublishedConfig,
-    Stacked,
-    linear,
-)
+from minitransformer.published.config import PublishedConfig, Stacked, linear
 
 __all__ = ["BARTConfig", "MarianConfig"]
 
@@ -50,21 +46,12 @@ class MarianConfig(PublishedConfig):
     """The shape of a `Marian`; left out, what `transformers` takes then.
 
     Args:
-        vocab_size: tokens, v, in the one vocabulary of both sides.
-        d_model: width, d.
-        num_encoder_layers: layers of the encoder, N.
-        num_decoder_layers: layers of the decoder.
         encoder_num_heads: heads of each attention in the encoder, h.
         decoder_num_heads: the same in the decoder.
         encoder_d_ff: inner width of the feed-forward networks in the encoder, f.
         decoder_d_ff: the same in the decoder.
-        max_len: longest text, in tokens, on either side.
-        activation: as `config.json` calls it.
         scale_embedding: whether tokens' vectors are multiplied by √d.
-        dropout: as in `TransformerConfig`.
-        pad_id: what fills short rows.
-        start_id: what targets begin with, the `bos_id` of `generate`.
-        eos_ids: each of them ends a text.
+        others: see `PublishedConfig`.
 
     Raises:
         ValueError: if the activation is unknown, or an id lies outside the vocabulary.
@@ -147,16 +134,6 @@ class MarianConfig(PublishedConfig):
     def embedding_scale(self) -> float | None:
         """What tokens' vectors are multiplied by, √d where it is None."""
         return None if self.scale_embedding else 1.0
-
-    @property
-    def src_vocab_size(self) -> int:
-        """The one vocabulary, of what is read."""
-        return self.vocab_size
-
-    @property
-    def tgt_vocab_size(self) -> int:
-        """The same, of what is written."""
-        return self.vocab_size
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:

@@ -59,10 +59,8 @@ class RotaryScaling:
         kind: a rule of the table above.
         base: see `rotary_frequencies`.
         factor: how many times longer texts may become.
-        low: of "llama3".
-        high: of "llama3".
-        beta_slow: of "yarn".
-        beta_fast: of "yarn".
+        low, high: of "llama3".
+        beta_slow, beta_fast: of "yarn".
         attention_factor: of "yarn": queries and keys become so many times longer; when left out,
             0.1 ln(factor) + 1.
         trained_len: length of the texts of training; the model's `max_len` when left out.
@@ -75,8 +73,7 @@ class RotaryScaling:
         >>> RotaryScaling("linear", factor=2.0).frequencies(4, max_len=8)
         tensor([0.5000, 0.0050], dtype=torch.float64)
 
-    "llama3": Grattafiori et al. (2024), whose code it is; "yarn": Peng et al.
-    (2023), section 3.
+    "llama3": Grattafiori et al. (2024), whose code it is; "yarn": Peng et al. (2023), section 3.
     """
 
     kind: str = "default"
@@ -98,11 +95,7 @@ class RotaryScaling:
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any]) -> Self:
-        """What a `config.json` says, in `rope_parameters` or, older, beside `rope_scaling`.
-
-        Raises:
-            ValueError: if it says what is not known.
-        """
+        """What a `config.json` says, in `rope_parameters` or, older, beside `rope_scaling`."""
         said = content.get("rope_scaling") or content.get("rope_parameters") or {}
         if not isinstance(said, Mapping):
             raise ValueError(f"rope_scaling must be an object with a rope_type, got {said!r}")
@@ -132,10 +125,8 @@ class RotaryScaling:
         """The angle between neighbouring positions, of each pair, (e/2,); see the table above."""
         plain = rotary_frequencies(d_k, self.base)
         length = max_len if self.trained_len is None else self.trained_len
-        kept = torch.ones_like(plain)
-        if self.kind == "linear":
-            kept = torch.zeros_like(plain)
-        elif self.kind == "llama3":
+        kept = torch.full_like(plain, float(self.kind != "linear"))
+        if self.kind == "llama3":
             turns = length * plain / (2 * math.pi)
             kept = (turns - self.low) / (self.high - self.low)
         elif self.kind == "yarn":

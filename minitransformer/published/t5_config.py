@@ -28,23 +28,13 @@ class T5Config(PublishedConfig):
     """The shape of a `T5`; left out, that of the smallest one that was published.
 
     Args:
-        vocab_size: tokens, v.
-        d_model: width, d.
-        d_k: width of each head, e.
-        d_ff: inner width of the feed-forward networks, f.
-        num_heads: heads, h.
-        num_encoder_layers: layers of the encoder, N.
         num_decoder_layers: layers of the decoder; as many when left out.
         num_buckets: see `RelativePositionBias`.
         max_distance: see `RelativePositionBias`.
         network: the feed-forward networks, as `config.json` calls them.
-        eps: ε of the norms.
         dropout: of weights, inner units, sums, embedded tokens and last rows, while training.
-        tie_output: the output projection uses the embedding's weight.
         scale_output: logits are divided by √d.
-        pad_id: the id that fills short rows.
-        start_id: what a target begins with, the `bos_id` of `generate`; T5's padding.
-        eos_ids: each of them ends a text.
+        others: see `PublishedConfig`.
 
     Raises:
         ValueError: if `network` is unknown.
@@ -72,13 +62,10 @@ class T5Config(PublishedConfig):
 
     model_type: ClassVar[str] = "t5"
     keys: ClassVar[Mapping[str, str]] = {
-        "vocab_size": "vocab_size",
-        "d_model": "d_model",
-        "d_kv": "d_k",
-        "d_ff": "d_ff",
-        "num_heads": "num_heads",
-        "num_layers": "num_encoder_layers",
+        **{key: key for key in ("vocab_size", "d_model", "d_ff", "num_heads")},
         "num_decoder_layers": "num_decoder_layers",
+        "d_kv": "d_k",
+        "num_layers": "num_encoder_layers",
         "relative_attention_num_buckets": "num_buckets",
         "relative_attention_max_distance": "max_distance",
         "feed_forward_proj": "network",
@@ -107,16 +94,6 @@ class T5Config(PublishedConfig):
         if self.network not in FEED_FORWARDS:
             known = ", ".join(sorted(FEED_FORWARDS))
             raise ValueError(f"network must be one of {known}, got {self.network!r}")
-
-    @property
-    def src_vocab_size(self) -> int:
-        """The vocabulary, of what is read."""
-        return self.vocab_size
-
-    @property
-    def tgt_vocab_size(self) -> int:
-        """The same one, of what is written."""
-        return self.vocab_size
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:

@@ -1,8 +1,6 @@
 """The tokenizers that others publish, read by the libraries that they were made with.
 
-`tokenizers` and `sentencepiece` come with `pip install 'minitransformer[hub]'`. What is added here:
-which token has which role, special tokens that a user types, and the methods of chapter 1's
-tokenizers.
+`tokenizers` and `sentencepiece` come with `pip install 'minitransformer[hub]'`.
 """
 
 import json
@@ -33,9 +31,9 @@ __all__ = ["PublishedTokenizer"]
 
 
 class PublishedTokenizer(Tokenizer):
-    """A tokenizer that somebody else trained, read by the library that it was made with.
+    """A tokenizer that somebody else trained: a `Tokenizer` that cannot be trained again.
 
-    It does what every `Tokenizer` does, except that it cannot be trained. `pad_id`, `bos_id`,
+    `pad_id`, `bos_id`,
     `eos_id`, `unk_id`, `mask_id`, and `cls_id` and `sep_id` of BERT, are those of the published
     one, or None if it has none. Truncation and padding, which a file may ask for, are not done.
     A chat template is kept and written back, and not used: write the prompt yourself, and give
@@ -112,16 +110,7 @@ class PublishedTokenizer(Tokenizer):
         The first of these that is there is read: `tokenizer.json`; `source.spm` and `target.spm`
         with `vocab.json` (Marian); `spiece.model` (T5); `tokenizer.model` (Llama 1 and 2).
         Which tokens are special for what is read from `tokenizer_config.json`,
-        `special_tokens_map.json` or `config.json`.
-
-        Args:
-            name_or_folder: a folder; or, where there is none of that name, a model on the Hub.
-            side: Marian cuts the "source" otherwise than the "target" that it is trained on.
-
-        Raises:
-            FileNotFoundError: if there is no such folder or model, or none of these files.
-            ImportError: if the library that reads the files is not installed.
-            ValueError: if a file is damaged, or is for a class that is not known here.
+        `special_tokens_map.json` or `config.json`. Errors are those of the class.
         """
         paths = [local_folder(name_or_folder, FILES) / name for name in FILES]
         try:
@@ -130,16 +119,7 @@ class PublishedTokenizer(Tokenizer):
             raise type(error)(f"{name_or_folder}: {error}") from error
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write the files that were read, for `transformers` and `from_pretrained`.
-
-        Example:
-            >>> from tempfile import TemporaryDirectory
-            >>> model = {"type": "WordLevel", "vocab": {"?": 0, "zwei": 1}, "unk_token": "?"}
-            >>> with TemporaryDirectory() as folder:
-            ...     PublishedTokenizer.from_dict({"model": model}).save_pretrained(folder)
-            ...     PublishedTokenizer.from_pretrained(folder).encode("zwei")
-            [1]
-        """
+        """Write the files that were read, for `transformers` and `from_pretrained`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name in {*FILES} - {"config.json"}:  # which is the model's
             if name not in self.files:  # of another tokenizer: which would be read?
@@ -179,10 +159,8 @@ class PublishedTokenizer(Tokenizer):
 
         Args:
             text: any text.
-            parse_special: whether a special token in the text means itself, as in a chat prompt.
-                False reads it as text, so that what a user types cannot end a sequence. Without
-                a word it is text, too, and there is a warning. Added tokens that are not special
-                are always found.
+            parse_special: as in `Tokenizer.encode`; None is False, with a warning where a special
+                token is read as text. Added tokens that are not special are always found.
             add_special_tokens: whether to put around them what the model was trained with.
         """
         return self.encoded([text], parse_special, add_special_tokens)[0]
@@ -192,15 +170,10 @@ class PublishedTokenizer(Tokenizer):
         return self.without_end(text, parse_special) or [self.first_id]
 
     def stream_ids(self, text: str) -> list[int]:
-        """The ids of a text with all that the model was trained with around it."""
+        """The ids of a text with all that the model was trained with around it, always an end."""
         return [*self.without_end(text), self.last_id]
 
-    def sequence_ids(self, text: str) -> list[int]:
-        """As `stream_ids`: published models read and write texts as their tokenizers surround them.
-
-        One that writes no end gets it nevertheless, since a decoder has to learn where to stop.
-        """
-        return self.stream_ids(text)
+    sequence_ids = stream_ids
 
     def without_end(self, text: str, parse_special: bool | None = None) -> list[int]:
         """The ids of a text with special tokens around, but for the one that ends it."""
@@ -210,11 +183,7 @@ class PublishedTokenizer(Tokenizer):
     def encode_pair(
         self, first: str, second: str, *, parse_special: bool | None = None
     ) -> tuple[list[int], list[int]]:
-        """The ids of two texts with special tokens around them, and to which text each belongs.
-
-        Returns:
-            Ids and as many token types, which say to which text a token belongs (0 or 1 for BERT).
-        """
+        """The ids of two texts with special tokens around them, and 0 or 1, the text of each."""
         return self.encoded([first, second], parse_special, add_special_tokens=True)
 
     def encoded(
@@ -254,9 +223,8 @@ class PublishedTokenizer(Tokenizer):
 
         (Its own `encode_special_tokens` is not enough: the model of T5 finds "</s>" all the same.)
         """
-        state = renamed(
-            self.state, {t: f"\U0010ffff{i}" for i, t in enumerate(self.special_tokens)}
-        )
+        names = {token: f"\U0010ffff{i}" for i, token in enumerate(self.special_tokens)}
+        state = renamed(self.state, names)
         if "merges" in state["model"]:
             ids, prefix = state["model"]["vocab"], state["model"].get("continuing_subword_prefix")
             pairs = [p.split(" ") if isinstance(p, str) else p for p in state["model"]["merges"]]
@@ -266,12 +234,7 @@ class PublishedTokenizer(Tokenizer):
         return from_state(state)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """Join tokens to text.
-
-        Args:
-            ids: token ids.
-            skip_special_tokens: whether special tokens, <unk> included, leave no trace.
-        """
+        """Join tokens to text, as `Tokenizer.decode`."""
         check_instance("ids", ids, Iterable)
         hidden = self.special_tokens if skip_special_tokens else ()
         return self.join([token for token in map(self.token, ids) if token not in hidden])

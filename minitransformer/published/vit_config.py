@@ -15,12 +15,7 @@ HEADS = ("classifier", "pooler", "none")
 
 
 class Rectangle(NamedTuple):
-    """A height and a width: of a picture or a patch in pixels, of a grid in patches.
-
-    Example:
-        >>> Rectangle(6, 8).width
-        8
-    """
+    """A height and a width: of a picture or a patch in pixels, of a grid in patches."""
 
     height: int
     width: int
@@ -40,16 +35,10 @@ class ViTConfig(PublishedConfig):
         patch_size: of a patch, likewise; it divides the picture's.
         num_channels: numbers a pixel, 1 in grey and 3 in colour.
         num_classes: what the classifier tells apart.
-        d_model: width, d.
-        num_heads: heads, h.
-        num_layers: layers, N.
-        d_ff: inner width of the feed-forward networks, f.
-        activation: as `config.json` calls it.
         qkv_bias: whether queries, keys and values have biases.
-        eps: ε of the norms.
-        dropout: as in `TransformerConfig`.
         head: what reads the class token: "classifier"; "pooler", a matrix and tanh; or "none".
         pooler_size: width of what the pooler makes; d when left out.
+        others: see `PublishedConfig`.
 
     Raises:
         TypeError: if a value is of another type than is annotated here.
@@ -100,7 +89,6 @@ class ViTConfig(PublishedConfig):
 
     @classmethod
     def of_family(cls, content: Mapping[str, Any]) -> Self:
-        """As `from_published`, for a file of this very family."""
         content = dict(content)
         if "id2label" in content:
             content["num_labels"] = len(content["id2label"])

@@ -44,7 +44,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 class Published(nn.Module):
     """A model whose weights others publish, and read.
 
-    Its class takes a `PublishedConfig` and keeps it as `config`.
+    Args:
+        config: the model's configuration, a `config_class` or one derived from it.
+        generator: source of the starting values; PyTorch's global one when left out.
 
     Attributes:
         config_class: the class of its configuration.
@@ -63,14 +65,13 @@ class Published(nn.Module):
     """Settings of the `config.json` that was read, which are written back."""
     generation: Mapping[str, Any] = {}
     """The `generation_config.json` that was read, which is written back."""
+    besides: ClassVar[tuple[str, ...]] = ("kept", "generation")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """What ends a text: the configuration's `eos_ids`, as far as they are tokens here."""
         ids = getattr(self.config, "eos_ids", ())
         return tuple(index for index in ids if 0 <= index < self.config.vocab_size)
-
-    besides: ClassVar[tuple[str, ...]] = ("kept", "generation")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -89,11 +90,8 @@ class Published(nn.Module):
             name_or_folder: a folder with `config.json` and `model.safetensors`, or its shards and
                 their index; or, where there is none of that name, a model on the Hub, which takes
                 `pip install 'minitransformer[hub]'`.
-            device: where to put the model.
+            device: where to put the model, which is in evaluation mode.
             dtype: of the weights; when left out, as they are stored, all in the same one.
-
-        Returns:
-            The model, in evaluation mode.
 
         Raises:
             FileNotFoundError: if there is no such folder or model, or a file is missing.
@@ -105,9 +103,7 @@ class Published(nn.Module):
             raise ValueError(f"dtype must be a floating-point one or None, got {dtype}")
         folder = local_folder(name_or_folder)
         content = read_json(existing(folder / CONFIG))
-        generation: dict[str, Any] = {}
-        if (folder / GENERATION).is_file():
-            generation = read_json(folder / GENERATION)
+        generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
         said = {key: generation.get(key) for key in BEGIN_AND_END if key in cls.config_class.keys}
         content |= {key: value for key, value in said.items() if value is not None}
         try:
@@ -162,18 +158,19 @@ class Published(nn.Module):
         unknown = []
         for name, tensor in weights.items():
             place, number = self.place_of(name)
-            if place is not None and tensor.dtype not in FLOATS:
+            if place is None:
+                continue
+            if tensor.dtype not in FLOATS:
                 raise ValueError(
                     f"{name} holds {tensor.dtype}: the weights are quantised, and only "
                     f"floating-point ones are read, {', '.join(map(str, FLOATS))}"
                 )
-            if place is not None:
-                dtypes.setdefault(tensor.dtype, name)
+            dtypes.setdefault(tensor.dtype, name)
             if place == "":
                 unknown.append(name)
             elif isinstance(place, str):
                 ours[place.replace("*", number)] = tensor
-            elif place is not None:
+            else:
                 names = [part.replace("*", number) for part in place.names]
                 if wrong := [part for part in names if part not in parameters]:
                     raise ValueError(f"{name} has no place: there is no {wrong[0]} as configured")
@@ -199,9 +196,7 @@ class Published(nn.Module):
     def published_weights(self) -> dict[str, Tensor]:
         """The weights under their published names, each one once."""
         left = dict(self.named_parameters())
-        numbers = sorted(
-            {found for name in left for found in re.findall(r"\.(\d+)\.", name)}, key=int
-        )
+        numbers = sorted({*re.findall(r"\.(\d+)\.", " ".join(left))}, key=int)
         published: dict[str, Tensor] = {}
         for name, place in self.names.items():
             if place is None:

@@ -1,4 +1,4 @@
-"""What the tests of all relatives share: a published model of `transformers`, and ours beside it.
+"""What the tests of all families share: a published model of `transformers`, and ours beside it.
 
 There is no hub in a test. `transformers` makes each model from a random configuration, all its
 parameters are shaken, so that no zero and no one hides a mistake, and it is saved as it publishes.
