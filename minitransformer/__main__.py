@@ -71,10 +71,10 @@ def train(args: argparse.Namespace) -> None:
     if trained is None:  # another process has it
         return
     print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")
-    if not isinstance(trained, Translator) or not job_of(args).measured:
+    if not isinstance(trained, Translator):
         return
     job = job_of(args)
-    splits = job.splits(args.seed)
+    splits = job.splits(args.seed) if job.measured else {}
     for name in job.measured:
         share = trained.exact_match(splits[name])
         print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
@@ -104,7 +104,11 @@ def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Train
     if args.tokens:
         file = parallel.TokenFile(args.tokens)
         if not path.exists():
-            return new_language_model_trainer(file, config, device)
+            sizes = {"num_layers": 4, "d_model": 128, "num_heads": 4, "norm_first": True}
+            shape = TransformerConfig.decoder_only(file.tokenizer.vocab_size, **sizes)
+            generator = torch.Generator().manual_seed(config.seed)
+            model = DecoderOnlyTransformer(shape, generator).to(device)
+            return LanguageModelTrainer(model, file.tokens, file.tokenizer, config)
         trainer = LanguageModelTrainer.resume(path, file.tokens, device)
     else:
         job = job_of(args)
@@ -112,25 +116,14 @@ def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Train
             return job.new_trainer(config, device)
         trainer = Trainer.resume(path, job.splits(args.seed)["train"], device)
     if trainer.config != config:
+        old, new = asdict(trainer.config), asdict(config)
+        other = ", ".join(f"{k}={old[k]!r}, not {new[k]!r}" for k in old if old[k] != new[k])
         raise ValueError(
-            f"{path} was trained with {differences(trainer.config, config)}; "
-            "give the same settings, or another --checkpoint"
+            f"{path} was trained with {other}; give the same settings, or another --checkpoint"
         )
     if not is_another_process():
         print(f"{path}: going on after step {trainer.step} of {config.steps}")
     return trainer
-
-
-def new_language_model_trainer(
-    file: parallel.TokenFile, config: TrainingConfig, device: torch.device | str
-) -> Trainer:
-    """A small language model of the tokens in a file, from its beginning."""
-    model_config = TransformerConfig.decoder_only(
-        file.tokenizer.vocab_size, num_layers=4, d_model=128, num_heads=4, norm_first=True
-    )
-    generator = torch.Generator().manual_seed(config.seed)
-    model = DecoderOnlyTransformer(model_config, generator).to(device)
-    return LanguageModelTrainer(model, file.tokens, file.tokenizer, config)
 
 
 def train_together(args: argparse.Namespace, shares: Path) -> TextModel | None:
@@ -163,12 +156,6 @@ def usable_device(name: str) -> torch.device:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {name!r} cannot be used: {reason}") from error
-
-
-def differences(saved: TrainingConfig, given: TrainingConfig) -> str:
-    """Name the settings in which two configurations differ, with both values."""
-    old, new = asdict(saved), asdict(given)
-    return ", ".join(f"{k}={old[k]!r}, not {new[k]!r}" for k in old if old[k] != new[k])
 
 
 def loaded(kind: type[Loaded], args: argparse.Namespace) -> Loaded:
@@ -225,11 +212,9 @@ def write_tokens(args: argparse.Namespace) -> None:
 
 def export_model(args: argparse.Namespace) -> None:
     """Write a trained model and its tokenizers for another engine, and name the files."""
-    options: dict[str, Any] = {}
-    if args.quantization is not None:
-        if args.to != "ctranslate2":
-            raise ValueError(f"--quantization is for --to ctranslate2, not for {args.to}")
-        options["quantization"] = args.quantization
+    if args.quantization is not None and args.to != "ctranslate2":
+        raise ValueError(f"--quantization is for --to ctranslate2, not for {args.to}")
+    options = {} if args.quantization is None else {"quantization": args.quantization}
     ENGINES[args.to](TextModel.load(args.checkpoint), args.folder, **options)
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
 
@@ -240,86 +225,79 @@ def parser() -> argparse.ArgumentParser:
         prog="minitransformer", description="Train a Transformer, use it, export it, plan one."
     )
     main_parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = main_parser.add_subparsers(required=True, metavar="command")
-    train_parser = commands.add_parser(
-        "train", help="train a model; started again, it goes on where it was stopped"
-    )
-    what = train_parser.add_mutually_exclusive_group()
+    command = main_parser.add_subparsers(required=True, metavar="command").add_parser
+
+    sub = command("train", help="train a model; started again, it goes on where it was stopped")
+    what = sub.add_mutually_exclusive_group()
     what.add_argument("--task", choices=JOBS, default=NUMBER_WORDS, help="%(default)s if left out")
     what.add_argument(
         "--tokens", type=Path, metavar="FOLDER", help="train a language model on these instead"
     )
-    train_parser.add_argument(
+    sub.add_argument(
         "--recipe", choices=RECIPES, help="fast: what chapter 16 found; usual if left out"
     )
-    train_parser.add_argument(
-        "--steps",
-        type=int,
-        help="as many as the task needs if left out; at most a quarter of them warm up",
-    )
-    train_parser.add_argument("--seed", type=int, default=TrainingConfig.seed)
-    train_parser.add_argument(
-        "--precision", choices=("fp32", "bf16"), default=TrainingConfig.precision
-    )
-    many = train_parser.add_argument_group(
+    steps = "as many as the task needs if left out; at most a quarter of them warm up"
+    sub.add_argument("--steps", type=int, help=steps)
+    sub.add_argument("--seed", type=int, default=TrainingConfig.seed)
+    sub.add_argument("--precision", choices=("fp32", "bf16"), default=TrainingConfig.precision)
+    many = sub.add_argument_group(
         "on many processes", "torchrun --nproc-per-node 2 -m minitransformer train ..."
     )
-    many.add_argument(
-        "--parallel", choices=("ddp", "fsdp"), help="each has the whole model (ddp), or a share"
-    )
+    kinds = "each has the whole model (ddp), or a share"
+    many.add_argument("--parallel", choices=("ddp", "fsdp"), help=kinds)
     many.add_argument("--parts", type=int, help="of a batch; as many as processes, or a multiple")
-    many.add_argument(
-        "--recompute",
-        action="store_true",
-        default=None,
-        help="compute layers again to keep less in memory",
-    )
-    many.add_argument(
-        "--compile", action="store_true", default=None, help="have PyTorch compile the layers"
-    )
-    many.add_argument(
-        "--time-limit", type=float, help="seconds to wait for another process; 600 if left out"
-    )
-    tokens_parser = commands.add_parser("tokens", help="write the tokens of text files")
-    tokens_parser.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
-    tokens_parser.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
-    tokens_parser.add_argument("--vocab-size", type=int, help="of a new tokenizer; usually 1000")
-    tokens_parser.add_argument("--tokenizer", type=Path, help="the file of one, instead")
-    tokens_parser.set_defaults(run=write_tokens)
-    translate_parser = commands.add_parser("translate", help="translate texts with a trained model")
-    translate_parser.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
-    complete_parser = commands.add_parser("complete", help="continue texts with a trained model")
-    complete_parser.add_argument("text", nargs="+", help='such as "The town lies between"')
-    complete_parser.add_argument("--temperature", type=float, default=0.0, help="0 draws nothing")
-    complete_parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    plan_parser = commands.add_parser("plan", help="what training such a model takes")
-    plan_parser.add_argument("checkpoint", help="or the folder of a model, or its name on the Hub")
-    plan_parser.add_argument("--tokens", type=float, required=True, help="of the whole training")
-    plan_parser.add_argument("--gpus", type=int, default=1)
-    plan_parser.add_argument("--hardware", choices=HARDWARE, default="A100")
-    plan_parser.add_argument("--batch-size", type=int, default=1, help="rows that each GPU has")
-    plan_parser.add_argument("--length", type=int, help="tokens of a row; max_len if left out")
-    plan_parser.set_defaults(run=plan_training)
-    export_parser = commands.add_parser("export", help="write a trained model for another engine")
-    export_parser.add_argument(
-        "checkpoint", help="or the folder of a model, or its name on the Hub"
-    )
-    export_parser.add_argument("--to", choices=ENGINES, required=True)
-    export_parser.add_argument("folder", type=Path, help="a new one")
-    export_parser.add_argument("--quantization", help='of ctranslate2, such as "int8"')
-    export_parser.set_defaults(run=export_model)
-    for sub_parser, run, name in (
-        (train_parser, train, None),
-        (translate_parser, translate, NUMBER_WORDS),
-        (complete_parser, complete, LANGUAGE_MODEL),
-    ):
-        default = None if name is None else Path(f"{name}.safetensors")
-        sub_parser.add_argument("--checkpoint", type=Path, default=default)
-        sub_parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        if name is not None:
-            sub_parser.add_argument("--max-new-tokens", type=int, help="longest text; usually 64")
-        sub_parser.set_defaults(run=run)
+    flag: dict[str, Any] = {"action": "store_true", "default": None}
+    many.add_argument("--recompute", **flag, help="compute layers again to keep less in memory")
+    many.add_argument("--compile", **flag, help="have PyTorch compile the layers")
+    limit = "seconds to wait for another process; 600 if left out"
+    many.add_argument("--time-limit", type=float, help=limit)
+    use_model(sub, train)
+
+    sub = command("tokens", help="write the tokens of text files")
+    sub.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
+    sub.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
+    sub.add_argument("--vocab-size", type=int, help="of a new tokenizer; usually 1000")
+    sub.add_argument("--tokenizer", type=Path, help="the file of one, instead")
+    sub.set_defaults(run=write_tokens)
+
+    sub = command("translate", help="translate texts with a trained model")
+    sub.add_argument("text", nargs="+", help='such as "three hundred forty-two"')
+    use_model(sub, translate, NUMBER_WORDS)
+
+    sub = command("complete", help="continue texts with a trained model")
+    sub.add_argument("text", nargs="+", help='such as "The town lies between"')
+    sub.add_argument("--temperature", type=float, default=0.0, help="0 draws nothing")
+    sub.add_argument("--seed", type=int, default=0, help="of the draws")
+    use_model(sub, complete, LANGUAGE_MODEL)
+
+    sub = command("plan", help="what training such a model takes")
+    sub.add_argument("checkpoint", help="or the folder of a model, or its name on the Hub")
+    sub.add_argument("--tokens", type=float, required=True, help="of the whole training")
+    sub.add_argument("--gpus", type=int, default=1)
+    sub.add_argument("--hardware", choices=HARDWARE, default="A100")
+    sub.add_argument("--batch-size", type=int, default=1, help="rows that each GPU has")
+    sub.add_argument("--length", type=int, help="tokens of a row; max_len if left out")
+    sub.set_defaults(run=plan_training)
+
+    sub = command("export", help="write a trained model for another engine")
+    sub.add_argument("checkpoint", help="or the folder of a model, or its name on the Hub")
+    sub.add_argument("--to", choices=ENGINES, required=True)
+    sub.add_argument("folder", type=Path, help="a new one")
+    sub.add_argument("--quantization", help='of ctranslate2, such as "int8"')
+    sub.set_defaults(run=export_model)
     return main_parser
+
+
+def use_model(
+    sub: argparse.ArgumentParser, run: Callable[..., None], name: str | None = None
+) -> None:
+    """Let a command train a checkpoint, or write with the one of that name."""
+    default = None if name is None else Path(f"{name}.safetensors")
+    sub.add_argument("--checkpoint", type=Path, default=default)
+    sub.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    if name is not None:
+        sub.add_argument("--max-new-tokens", type=int, help="longest text; usually 64")
+    sub.set_defaults(run=run)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -23,16 +23,8 @@ from minitransformer.translator import TextModel
 
 __all__ = ["to_ctranslate2"]
 
-ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_tanh": "GELUTanh",
-    "silu": "SWISH",
-    "reglu": "RELU",
-    "geglu": "GELU",
-    "geglu_tanh": "GELUTanh",
-    "swiglu": "SWISH",
-}
+PLAIN = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+GATED = {"reglu": "RELU", "geglu": "GELU", "geglu_tanh": "GELUTanh", "swiglu": "SWISH"}
 QUANTIZATIONS = (None, "int8", "int16", "float16", "bfloat16")
 
 
@@ -47,15 +39,12 @@ def to_ctranslate2(
     Args:
         model: a `Translator` or a `TextGenerator`; or a model alone, whose id 7 is then "#7".
         folder: where to; a new one, or an empty one.
-        quantization: how matrices are stored: "int8", "int16", "float16" or "bfloat16"; float32
-            when left out.
+        quantization: "int8", "int16", "float16" or "bfloat16"; float32 when left out.
 
     Raises:
-        FileExistsError: if `folder` is not empty.
-        ImportError: if `ctranslate2` is not installed.
+        FileExistsError, ImportError: if `folder` is not empty, or `ctranslate2` not installed.
         TypeError: if the model is a published one, or none of the two kinds.
-        ValueError: if the engine does not compute such a model; if a part of the model is not what
-            its configuration says.
+        ValueError: if the engine does not compute it, or a part is not as configured.
 
     Example:
         >>> import ctranslate2, tempfile
@@ -67,8 +56,6 @@ def to_ctranslate2(
         ...     engine = ctranslate2.Translator(f"{name}/engine")
         ...     len(engine.translate_batch([["#7", "#8"], ["#5"]], max_decoding_length=3))
         2
-
-
     """
     library("ctranslate2", "export")
     plain_model, tokenizers = exportable_by_layers(model)
@@ -93,12 +80,11 @@ def specification(model: Any, vocabularies: Sequence[Sequence[str]]) -> Any:
     from ctranslate2 import specs
 
     config, has_encoder = model.config, bool(model.config.num_encoder_layers)
-    activation = ACTIVATIONS[config.activation]
     options: dict[str, Any] = {
         "num_heads": config.num_heads,
         "pre_norm": config.norm_first,
-        "activation": getattr(specs.Activation, activation),
-        "ffn_glu": model.decoder.layers[0].feed_forward.w_3 is not None,
+        "activation": getattr(specs.Activation, (PLAIN | GATED)[config.activation]),
+        "ffn_glu": config.activation in GATED,
         "rms_norm": config.norm == "rms_norm",
         "num_heads_kv": config.num_kv_heads,
     }
@@ -111,7 +97,7 @@ def specification(model: Any, vocabularies: Sequence[Sequence[str]]) -> Any:
         **options,
     )
     set_stack(decoder, model.decoder)
-    set_linear(decoder.projection, model.output_projection.weight, model.output_projection.bias)
+    set_linear(decoder.projection, model.output_projection)
     if has_encoder:
         encoder = specs.transformer_spec.TransformerEncoderSpec(
             config.num_encoder_layers, **options
@@ -144,10 +130,10 @@ def set_stack(spec: Any, stack: Any) -> None:
             last = layer.residual_3
         network = layer.feed_forward
         set_norm(part.ffn.layer_norm, last.norm)
-        set_linear(part.ffn.linear_0, network.w_1.weight, network.w_1.bias)
-        set_linear(part.ffn.linear_1, network.w_2.weight, network.w_2.bias)
+        set_linear(part.ffn.linear_0, network.w_1)
+        set_linear(part.ffn.linear_1, network.w_2)
         if network.w_3 is not None:
-            set_linear(part.ffn.linear_0_noact, network.w_3.weight, network.w_3.bias)
+            set_linear(part.ffn.linear_0_noact, network.w_3)
     if hasattr(spec, "layer_norm"):
         set_norm(spec.layer_norm, stack.norm)
 
@@ -158,12 +144,8 @@ def set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, joi
     inputs = [attention.w_q, attention.w_k, attention.w_v]
     for part, together in zip(spec.linear, (inputs[:joined], inputs[joined:]), strict=False):
         if together:
-            weight = torch.cat([projection.weight for projection in together])
-            bias = None
-            if together[0].bias is not None:
-                bias = torch.cat([projection.bias for projection in together])
-            set_linear(part, weight, bias)
-    set_linear(spec.linear[-1], attention.w_o.weight, attention.w_o.bias)
+            set_linear(part, *together)
+    set_linear(spec.linear[-1], attention.w_o)
 
 
 def set_embedding(spec: Any, table: Any, embedding: Any, model: Any) -> None:
@@ -178,11 +160,11 @@ def set_embedding(spec: Any, table: Any, embedding: Any, model: Any) -> None:
         spec.position_encodings.encodings = numbers(torch.zeros(model.config.max_len, width))
 
 
-def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
-    """A matrix (out, in), and its bias."""
-    spec.weight = numbers(weight)
-    if bias is not None:
-        spec.bias = numbers(bias)
+def set_linear(spec: Any, *projections: nn.Linear) -> None:
+    """The matrices (out, in) of projections one below the other, and their biases."""
+    spec.weight = numbers(torch.cat([projection.weight for projection in projections]))
+    if projections[0].bias is not None:
+        spec.bias = numbers(torch.cat([projection.bias for projection in projections]))
 
 
 def set_norm(spec: Any, norm: Any) -> None:

@@ -19,11 +19,7 @@ __all__ = ["export_folder", "exportable", "exportable_by_layers", "tokens_of"]
 
 
 def exportable(model: Any) -> tuple[Any, dict[str, Tokenizer]]:
-    """The model and the tokenizers of a `TextModel`; of a model alone, no tokenizers.
-
-    Raises:
-        TypeError: if the model is neither an encoder-decoder nor a decoder-only model.
-    """
+    """The model and the tokenizers of a `TextModel`; of a model alone, no tokenizers."""
     if isinstance(model, TextModel):
         return model.model, model.tokenizers
     if not isinstance(model, Transformer | DecoderOnlyTransformer):
@@ -34,13 +30,7 @@ def exportable(model: Any) -> tuple[Any, dict[str, Tokenizer]]:
 
 
 def exportable_by_layers(model: Any) -> tuple[Any, dict[str, Tokenizer]]:
-    """The same for formats that name layers, not operations: each is as configured.
-
-    Raises:
-        TypeError: if the model is of another class, a published one for example.
-        ValueError: if a part of the model is not what its `TransformerConfig` says; if a tokenizer
-            is a published one.
-    """
+    """The same for formats that name layers, not operations: each is as configured."""
     model, tokenizers = exportable(model)
     if type(model) not in (Transformer, DecoderOnlyTransformer):
         raise TypeError(
@@ -64,9 +54,6 @@ def export_folder(
     """A folder to write into, which is there when the block is done: whole, or not at all.
 
     The tokenizers' files lie in it already, as `Pretrained.save_pretrained` names them.
-
-    Raises:
-        FileExistsError: if `folder` is not empty.
     """
     with new_folder(Path(folder)) as unfinished:
         write_tokenizers(unfinished, tokenizers)

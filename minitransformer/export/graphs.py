@@ -15,7 +15,6 @@ values that cross-attention needs, computed once. Rows of prompts end together, 
 model's short ones begin with padding, and `left_padding` counts it. Past `max_len` logits are NaN.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,12 +69,11 @@ class EncoderGraph(Graph):
     """What is computed once for each source."""
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """From ids to memory and its mask, as in the table above."""
         encoded, mask = self.model.encode(ids)
         layers = [layer.cross_attention for layer in self.model.decoder.layers]
         keys = [attention.prepare(attention.w_k(encoded), attention.norm_k) for attention in layers]
         values = [attention.split_heads(attention.w_v(encoded)) for attention in layers]
-        return torch.stack([torch.stack(keys), torch.stack(values)]), mask
+        return stacked(keys, values), mask
 
 
 class DecoderGraph(Graph):
@@ -84,8 +82,7 @@ class DecoderGraph(Graph):
     def forward(
         self, ids: Tensor, past: Tensor, memory: Tensor, memory_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """From ids to logits and the present, as in the table above."""
-        caches = caches_of(past)
+        caches = [Past(*layer) for layer in past.unbind(1)]
         x = self.model.embed(self.model.tgt_embedding, ids, past.size(-2))
         for index, layer in enumerate(self.model.decoder.layers):
 
@@ -99,24 +96,19 @@ class DecoderGraph(Graph):
 
             x = layer.residual_2(layer.residual_1(x, itself), source)
             x = layer.residual_3(x, layer.feed_forward)
-        return self.model.output_projection(self.model.decoder.norm(x)), present_of(caches)
+        present = stacked([cache.keys for cache in caches], [cache.values for cache in caches])
+        return self.model.output_projection(self.model.decoder.norm(x)), present
 
 
 class DecoderOnlyGraph(Graph):
     """The next positions of texts: `DecoderOnlyTransformer.decode`."""
 
     def forward(self, ids: Tensor, past: Tensor, left_padding: Tensor) -> tuple[Tensor, Tensor]:
-        """From ids to logits and the present, as in the table above."""
-        caches = caches_of(past)
-        return self.model.decode(ids, caches, left_padding), present_of(caches)
+        caches = [Past(*layer) for layer in past.unbind(1)]
+        logits = self.model.decode(ids, caches, left_padding)
+        return logits, stacked([cache.keys for cache in caches], [cache.values for cache in caches])
 
 
-def caches_of(past: Tensor) -> list[Past]:
-    """A cache for each layer."""
-    return [Past(past[0, index], past[1, index]) for index in range(past.size(1))]
-
-
-def present_of(caches: Sequence[Past]) -> Tensor:
-    """What the caches hold after a step, as one tensor."""
-    keys, values = [cache.keys for cache in caches], [cache.values for cache in caches]
+def stacked(keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Keys and values of all layers as one tensor, (2, N, b, h, n, e)."""
     return torch.stack([torch.stack(keys), torch.stack(values)])

@@ -11,10 +11,8 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
-from torch.export import ExportedProgram
 
 from minitransformer.checks import library
 from minitransformer.decoder_only import DecoderOnlyTransformer
@@ -24,10 +22,7 @@ from minitransformer.export.torch_export import programs
 from minitransformer.transformer import Transformer
 from minitransformer.translator import TextModel
 
-if TYPE_CHECKING:
-    import onnx
-
-__all__ = ["as_graph", "to_onnx"]
+__all__ = ["to_onnx"]
 
 
 def to_onnx(
@@ -36,15 +31,7 @@ def to_onnx(
 ) -> None:
     """Write the graphs of a model, each a file with all its weights.
 
-    Args:
-        model: a `Translator` or a `TextGenerator`, whose tokenizers are written too; or a model
-            alone. Published ones too.
-        folder: where to; a new one, or an empty one.
-
-    Raises:
-        FileExistsError: if `folder` is not empty.
-        ImportError: if `onnx` or `onnxscript` is not installed, or PyTorch older than 2.11.
-        TypeError: if the model is none of the two kinds.
+    Arguments and errors are those of `to_torch`; `onnx` and `onnxscript` must be installed too.
 
     Example:
         >>> import onnxruntime, tempfile
@@ -55,8 +42,6 @@ def to_onnx(
         ...     graph = onnxruntime.InferenceSession(f"{name}/engine/decoder_only.onnx")
         >>> [(place.name, place.shape) for place in graph.get_inputs()]
         [('ids', ['b', 't']), ('past', [2, 1, 'b', 2, 'p', 4]), ('left_padding', ['b'])]
-
-
     """
     for name in ("onnx", "onnxscript"):
         library(name, "export")
@@ -65,8 +50,22 @@ def to_onnx(
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.
         for name, program in programs(plain_model, "reference").items():
-            graph = as_graph(program, INPUTS[name], OUTPUTS[name], AXES[name])
-            (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
+            with quiet_exporter():
+                exported = torch.onnx.export(
+                    program,
+                    input_names=INPUTS[name],
+                    output_names=OUTPUTS[name],
+                    dynamic_shapes=AXES[name],
+                    dynamo=True,
+                    verbose=False,
+                )
+            assert exported is not None  # it would be, with dynamo=False
+            model_proto = exported.model_proto
+            # What the exporter notes beside the graph: also where on this machine the code stood.
+            for part in (model_proto.graph, *model_proto.graph.node):
+                part.ClearField("metadata_props")
+            model_proto.graph.ClearField("value_info")
+            (unfinished / f"{name}.onnx").write_bytes(model_proto.SerializeToString())
 
 
 @contextmanager
@@ -82,40 +81,3 @@ def quiet_exporter() -> Iterator[None]:
             yield
     finally:
         registration.setLevel(level)
-
-
-def as_graph(
-    program: ExportedProgram,
-    inputs: list[str],
-    outputs: list[str],
-    axes: tuple[dict[int, str], ...],
-    *,
-    optimize: bool = True,
-) -> "onnx.ModelProto":
-    """A program as a graph of ONNX.
-
-    Args:
-        program: what `torch.export.export` returned.
-        inputs: what the graph's inputs are to be called.
-        outputs: the same for its outputs.
-        axes: the same for the axes of its inputs whose lengths are open.
-        optimize: whether operations are joined; if not, every weight keeps its name and its shape.
-    """
-    with quiet_exporter():
-        exported = torch.onnx.export(
-            program,
-            input_names=inputs,
-            output_names=outputs,
-            dynamic_shapes=axes,
-            dynamo=True,
-            optimize=optimize,
-            verbose=False,
-        )
-    assert exported is not None  # it would be, with dynamo=False
-    graph = exported.model_proto
-    # What the exporter notes beside the graph: also where on this machine the code stood.
-    graph.graph.ClearField("metadata_props")
-    graph.graph.ClearField("value_info")
-    for node in graph.graph.node:
-        node.ClearField("metadata_props")
-    return graph

@@ -25,7 +25,7 @@ from minitransformer.rotary import RotaryPositionalEncoding
 from minitransformer.transformer import Transformer
 from minitransformer.translator import TextModel
 
-__all__ = ["OLDEST_TORCH", "copy_with", "programs", "to_torch", "traced"]
+__all__ = ["OLDEST_TORCH", "programs", "to_torch"]
 
 OLDEST_TORCH = "2.11"
 """The oldest PyTorch whose graphs have been compared with the models."""
@@ -35,7 +35,7 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
     """The graphs of a model, by name: "encoder" and "decoder", or "decoder_only".
 
     Args:
-        model: an encoder-decoder or a decoder-only model, a relative too.
+        model: an encoder-decoder or a decoder-only model, a published one too.
         backend: how attention is computed, see `scaled_dot_product_attention`.
 
     Raises:
@@ -45,13 +45,12 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
         raise ImportError(
             f"this export needs PyTorch {OLDEST_TORCH} or newer, got {torch.__version__}"
         )
-    model = copy_with(model, backend)
     longest = None if model.max_len == math.inf else model.config.max_len
     lengths = {
-        name: Dim(name, min=low, max=longest) for name, low in (("s", 1), ("t", 1), ("p", 0))
+        name: Dim(name, min=low, max=longest) for name, low in {"s": 1, "t": 1, "p": 0}.items()
     }
     lengths["b"] = Dim("b", min=1)
-    with_room(model)
+    model = prepared(model, backend)
     attention = model.decoder.layers[0].self_attention
     dtype = model.output_projection.weight.dtype
     sizes = (2, len(model.decoder.layers), 3, attention.num_kv_heads, 4, attention.d_k)
@@ -65,55 +64,42 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
         graphs["decoder"] = DecoderGraph(model), (ids, past, *memory)
     else:
         graphs["decoder_only"] = DecoderOnlyGraph(model), (ids, past, torch.zeros_like(ids[:, 0]))
-    return {
-        name: traced(
-            *graph, tuple({axis: lengths[of] for axis, of in axes.items()} for axes in AXES[name])
-        )
-        for name, graph in graphs.items()
-    }
+    found = {}
+    for name, (graph, arguments) in graphs.items():
+        shapes = tuple({axis: lengths[of] for axis, of in axes.items()} for axes in AXES[name])
+        with torch.no_grad():
+            found[name] = torch.export.export(
+                graph,
+                arguments,
+                dynamic_shapes=shapes,
+                # What 2.11 cannot prove of lengths (4s < 12s) it then asserts when the graph runs.
+                prefer_deferred_runtime_asserts_over_guards=torch.__version__ < "2.13",
+            )
+    return found
 
 
-def copy_with(model: Any, backend: Backend) -> Any:
-    """A copy of a model on the CPU, in evaluation mode, with attention computed in that way."""
+def prepared(model: Any, backend: Backend) -> Any:
+    """A copy on the CPU, in evaluation mode, with that attention, and tables of positions doubled.
+
+    So p + t ends in the tables where p and t do; otherwise PyTorch would ask for a rule that binds
+    p to t. Past `max_len` they hold NaN.
+    """
     model = copy.deepcopy(model).cpu().eval()
+    if model.max_len < math.inf:
+        model.config = replace(model.config, max_len=2 * model.config.max_len)
     for part in model.modules():
         if isinstance(part, ScaledDotProductAttention):
             part.backend = backend
-    return model
-
-
-def with_room(model: Any) -> None:
-    """Double the tables of positions in place, so that p + t ends in them where p and t do.
-
-    Otherwise PyTorch would ask for a rule that binds p to t. Past `max_len` they hold NaN.
-    """
-    if model.max_len == math.inf:
-        return
-    model.config = replace(model.config, max_len=2 * model.config.max_len)
-    for part in model.modules():
-        if isinstance(part, LearnedPositionalEncoding):
+        elif isinstance(part, LearnedPositionalEncoding):
             part.weight = nn.Parameter(doubled(part.weight.detach()))
         elif isinstance(part, SinusoidalPositionalEncoding | RotaryPositionalEncoding):
             part.table = doubled(part.table)
+    return model
 
 
 def doubled(table: Tensor) -> Tensor:
-    """A table, and as many rows without a number."""
+    """A table, and as many rows of NaN."""
     return torch.cat([table, torch.full_like(table, torch.nan)])
-
-
-def traced(
-    graph: nn.Module, arguments: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
-) -> ExportedProgram:
-    """The operations of a graph, for any lengths where `shapes` names an axis."""
-    with torch.no_grad():
-        return torch.export.export(
-            graph,
-            arguments,
-            dynamic_shapes=shapes,
-            # What 2.11 cannot prove of lengths (4s < 12s) it then asserts when the graph runs.
-            prefer_deferred_runtime_asserts_over_guards=torch.__version__ < "2.13",
-        )
 
 
 def to_torch(
@@ -128,8 +114,7 @@ def to_torch(
         folder: where to; a new one, or an empty one.
 
     Raises:
-        FileExistsError: if `folder` is not empty.
-        ImportError: if PyTorch is older than 2.11.
+        FileExistsError, ImportError: if `folder` is not empty, or PyTorch older than 2.11.
         TypeError: if the model is none of the two kinds.
 
     Example:
@@ -143,8 +128,6 @@ def to_torch(
         >>> logits, past = graph(torch.tensor([[5, 6, 7]]), no_past, no_padding)
         >>> tuple(logits.shape), tuple(past.shape)
         ((1, 3, 9), (2, 1, 1, 2, 3, 4))
-
-
     """
     plain_model, tokenizers = exportable(model)
     with export_folder(folder, tokenizers) as unfinished:

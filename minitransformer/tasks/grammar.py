@@ -278,7 +278,8 @@ def grammar_sentences(
     held_out = distinct(lambda pair, _: len(pair.src.split()) >= SHORTEST_HELD_OUT)
     composition = distinct(lambda _, draw: draw.composed, compose=True)
     deep = distinct(lambda _, draw: draw.depth == 2, max_depth=2)
-    others, train = set(held_out), []
+    train: list[TextPair] = []
+    others = set(held_out)
     while len(train) < num_train:
         pair, _ = draw_sentence(generator)
         if pair not in others:
