@@ -1,7 +1,6 @@
 """Texts while a model writes them: each step reads one new token of each, with caches.
 
-Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.1
-(auto-regressive decoding).
+Built in chapter 10.
 """
 
 from typing import Any

@@ -112,8 +112,7 @@ def random_rule(
         ValueError: if there are fewer blocks than are to be drawn.
 
     Example:
-        >>> rule = random_rule(6, 1, 2, torch.Generator().manual_seed(0))
-        >>> BlockMask(rule, 6, block_size=2).share_computed
+        >>> BlockMask(random_rule(6, 1, block_size=2), 6, block_size=2).share_computed
         0.333...
 
     Paper: Zaheer et al. (2020), section 2.
@@ -217,9 +216,8 @@ class BlockMask:
 
     def visits(self, device: torch.device | str | None = None) -> Iterator[Visit]:
         """For each block of queries the blocks of keys to visit, and what is hidden there."""
-        cut = blocks(self.num_keys, self.block_size)
-        rows = zip(blocks(self.num_queries, self.block_size), self.visible, strict=True)
-        for queries, row in rows:
+        rows, cut = (blocks(n, self.block_size) for n in (self.num_queries, self.num_keys))
+        for queries, row in zip(rows, self.visible, strict=True):
             seen = (
                 (cut[n], None if whole else self.allowed(queries, cut[n], device))
                 for n, whole in row

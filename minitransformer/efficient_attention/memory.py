@@ -19,11 +19,8 @@ class PeakMemory(TorchDispatchMode):
     """Counts the bytes of the tensors that are made, and alive, while it is entered.
 
     What was there before is not counted, nor what a kernel needs for itself between two tensors.
-
-    Attributes:
-        peak: the most bytes at any one time.
-        now: those that are alive still.
-        largest: the most elements of one tensor.
+    `peak` is the most bytes at any one time, `now` those that are alive still, `largest` the most
+    elements of one tensor.
 
     Example:
         >>> with PeakMemory() as memory:

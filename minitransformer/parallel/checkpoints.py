@@ -41,16 +41,12 @@ STATE = "state.json"
 def sole_training(folder: Path, processes: Processes) -> Iterator[None]:
     """The folder, made if it is not there, is these processes' alone inside the block."""
     with ExitStack() as stack:
-        error = None
-        if processes.is_first:
-            try:
+        with processes.failing_together():
+            if processes.is_first:
                 folder.mkdir(exist_ok=True)
                 stack.enter_context(locked(folder))
                 for leftover in folder.glob(".*.unfinished"):
                     shutil.rmtree(leftover)
-            except (OSError, ValueError) as caught:
-                error = caught
-        processes.raise_together(error)
         yield
 
 
@@ -65,28 +61,25 @@ def save_shares(trainer: Trainer, parts: int, folder: Path, processes: Processes
 
     place = folder / f"step-{trainer.step:08d}"
     unfinished = folder / f".{place.name}.unfinished"
-    failed, hashes = None, {}
+    if processes.everyones(place.exists())[0]:
+        return
     try:
-        if processes.everyones(place.exists())[0]:
-            return
-        save(tensors_of(trainer), checkpoint_id=unfinished)
-        hashes = {path.name: sha256(path) for path in unfinished.glob(f"__{processes.rank}_*")}
-    except CheckpointException as error:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        failed = OSError(f"by process {rank} of {processes.count}: {cause}")
-    except OSError as error:
-        failed = OSError(f"by process {processes.rank} of {processes.count}: {error}")
-    all_hashes = processes.everyones(hashes)
-    try:
-        processes.raise_together(failed)
-        if processes.is_first:
+        with processes.failing_together():
+            rank: Any = processes.rank
             try:
+                save(tensors_of(trainer), checkpoint_id=unfinished)
+                hashes = {path.name: sha256(path) for path in unfinished.glob(f"__{rank}_*")}
+            except (CheckpointException, OSError) as error:
+                cause: Any = error
+                if isinstance(error, CheckpointException):
+                    rank, (cause, _) = next(iter(error.failures.items()))
+                raise OSError(f"by process {rank} of {processes.count}: {cause}") from error
+        all_hashes = processes.everyones(hashes)
+        with processes.failing_together():
+            if processes.is_first:
                 finish(trainer, parts, unfinished, all_hashes)
                 unfinished.rename(place)
                 flush(folder)
-            except OSError as error:
-                failed = error
-        processes.raise_together(failed)
     except OSError as error:
         if processes.is_first:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -160,12 +153,8 @@ def load_shares(
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    error = None
-    try:  # each process checks some files for all
+    with processes.failing_together():  # each process checks some files for all
         check_files(place, dict(sorted(files.items())[processes.rank :: processes.count]))
-    except ValueError as caught:
-        error = caught
-    processes.raise_together(error)
     saved = empty_tensors(place, "meta")
     for name, parameter in named_weights(trainer.model).items():
         prefix = f"optimizer.{name}."

@@ -56,8 +56,14 @@ class Processes:
         dist.all_gather_object(things, thing)
         return things
 
-    def raise_together(self, error: Exception | None) -> None:
-        """Raise in all processes the first error of any: else the others would wait in vain."""
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """A block whose first error is raised in all processes: else others would wait in vain."""
+        error = None
+        try:
+            yield
+        except (OSError, ValueError) as caught:
+            error = caught
         for found in self.everyones(error):
             if found is not None:
                 raise found

@@ -18,6 +18,7 @@ import numpy as np
 from minitransformer.as_configured import check_come_back
 from minitransformer.checks import texts_of
 from minitransformer.files import named_folder, new_folder, replacing
+from minitransformer.parallel.checkpoints import sha256
 from minitransformer.tokenization import Tokenizer
 
 __all__ = ["TokenFile", "paragraphs", "write_tokens"]
@@ -146,11 +147,9 @@ class TokenFile:
         if not (place / ABOUT).is_file():
             raise FileNotFoundError(f"there are no tokens in {place}")
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-        with open(place / TOKENS, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if sha256 != about["sha256"]:
+        if (found := sha256(place / TOKENS)) != about["sha256"]:
             raise ValueError(
-                f"{place / TOKENS} is damaged: its SHA-256 is {sha256}, expected {about['sha256']}"
+                f"{place / TOKENS} is damaged: its SHA-256 is {found}, expected {about['sha256']}"
             )
         self.tokens = np.memmap(place / TOKENS, about["dtype"], mode="r")
         self.tokenizer = Tokenizer.load(place / TOKENIZER)

@@ -6,7 +6,7 @@ Papers: "PyTorch Distributed: Experiences on Accelerating Data Parallel Training
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,15 +199,12 @@ class ParallelTrainer(Trainer):
             (loss_of_all,) = self.processes.totals(found)
             return self.update(loss_of_all, norm.item())
 
-    @contextmanager
-    def adding_up(self, last: bool) -> Iterator[None]:
+    def adding_up(self, last: bool) -> AbstractContextManager[Any]:
         """Only in a process's last part gradients go over the network, those of all its parts."""
         if isinstance(self.module, DistributedDataParallel):
-            with nullcontext() if last else self.module.no_sync():
-                yield
-        else:
-            self.trainer.model.set_requires_gradient_sync(last)
-            yield
+            return nullcontext() if last else self.module.no_sync()
+        self.trainer.model.set_requires_gradient_sync(last)
+        return nullcontext()
 
     def in_any_process(self, condition: bool) -> bool:
         """Whether it holds in this process or another."""
