@@ -56,10 +56,7 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 `DecoderOnlyTransformer`, with `LanguageModelTrainer` and `TextGenerator`. `python -m
 minitransformer train` trains a real translator in minutes.
 
-Each module keeps what a chapter of the book builds. The subpackages have their own `help`: `tasks`
-has the data, `models` the published architectures, whose files `published` reads,
-`efficient_attention` attentions for long texts and smaller caches; `export` writes trained models
-for other engines, `parallel` trains on many processes.
+Each module keeps what a chapter of the book builds; the subpackages have their own `help`.
 What is not among the names below is imported from its module: `mt.plotting.plot_history`, or
 `from minitransformer.sampling import top_k_filter`.
 

@@ -15,11 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import library
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import export_folder, exportable_by_layers, tokens_of
+from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers, tokens_of
 from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
 
 __all__ = ["to_ctranslate2"]
 
@@ -29,10 +26,7 @@ QUANTIZATIONS = (None, "int8", "int16", "float16", "bfloat16")
 
 
 def to_ctranslate2(
-    model: TextModel | Transformer | DecoderOnlyTransformer,
-    folder: str | os.PathLike[str],
-    *,
-    quantization: str | None = None,
+    model: Exportable, folder: str | os.PathLike[str], *, quantization: str | None = None
 ) -> None:
     """Write a folder that `ctranslate2.Translator` or `ctranslate2.Generator` reads.
 
@@ -48,9 +42,9 @@ def to_ctranslate2(
 
     Example:
         >>> import ctranslate2, tempfile
-        >>> from minitransformer.config import TransformerConfig
+        >>> import minitransformer as mt
         >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 8, "d_ff": 4}
-        >>> model = Transformer(TransformerConfig(**sizes, num_heads=2)).eval()
+        >>> model = mt.Transformer(mt.TransformerConfig(**sizes, num_heads=2)).eval()
         >>> with tempfile.TemporaryDirectory() as name:
         ...     to_ctranslate2(model, f"{name}/engine")
         ...     engine = ctranslate2.Translator(f"{name}/engine")

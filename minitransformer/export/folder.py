@@ -15,7 +15,9 @@ from minitransformer.tokenization import Tokenizer
 from minitransformer.transformer import Transformer
 from minitransformer.translator import TextModel
 
-__all__ = ["export_folder", "exportable", "exportable_by_layers", "tokens_of"]
+__all__ = ["Exportable", "export_folder", "exportable", "exportable_by_layers", "tokens_of"]
+
+Exportable = TextModel | Transformer | DecoderOnlyTransformer
 
 
 def exportable(model: Any) -> tuple[Any, dict[str, Tokenizer]]:

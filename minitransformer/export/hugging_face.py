@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import export_folder, exportable_by_layers
+from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers
 from minitransformer.models.gpt2 import GPT2
 from minitransformer.models.llama import Llama
 from minitransformer.models.marian import Marian
@@ -30,8 +29,6 @@ from minitransformer.published.gpt2_config import GPT2Config
 from minitransformer.published.llama_config import LlamaConfig
 from minitransformer.published.marian_config import MarianConfig
 from minitransformer.tokenizer_file import write_json
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
 
 __all__ = ["to_transformers"]
 
@@ -174,10 +171,7 @@ def sines_first(state: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
     return moved
 
 
-def to_transformers(
-    model: TextModel | Transformer | DecoderOnlyTransformer,
-    folder: str | os.PathLike[str],
-) -> None:
+def to_transformers(model: Exportable, folder: str | os.PathLike[str]) -> None:
     """Write a folder that `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM` reads.
 
     Args:
@@ -193,9 +187,9 @@ def to_transformers(
 
     Example:
         >>> import tempfile
-        >>> from minitransformer.config import TransformerConfig
+        >>> import minitransformer as mt
         >>> sizes = {"d_model": 8, "num_heads": 2, "d_ff": 4, "num_layers": 2, "norm_first": True}
-        >>> model = DecoderOnlyTransformer(TransformerConfig.decoder_only(9, **sizes))
+        >>> model = mt.DecoderOnlyTransformer(mt.TransformerConfig.decoder_only(9, **sizes))
         >>> with tempfile.TemporaryDirectory() as name:
         ...     to_transformers(model, f"{name}/engine")
         ...     sorted(os.listdir(f"{name}/engine"))

@@ -15,30 +15,24 @@ from contextlib import contextmanager
 import torch
 
 from minitransformer.checks import library
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import export_folder, exportable
+from minitransformer.export.folder import Exportable, export_folder, exportable
 from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
 
 __all__ = ["to_onnx"]
 
 
-def to_onnx(
-    model: TextModel | Transformer | DecoderOnlyTransformer,
-    folder: str | os.PathLike[str],
-) -> None:
+def to_onnx(model: Exportable, folder: str | os.PathLike[str]) -> None:
     """Write the graphs of a model, each a file with all its weights.
 
     Arguments and errors are those of `to_torch`; `onnx` and `onnxscript` must be installed too.
 
     Example:
         >>> import onnxruntime, tempfile
-        >>> from minitransformer.config import TransformerConfig
-        >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
+        >>> import minitransformer as mt
+        >>> config = mt.TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
         >>> with tempfile.TemporaryDirectory() as name:
-        ...     to_onnx(DecoderOnlyTransformer(config), f"{name}/engine")
+        ...     to_onnx(mt.DecoderOnlyTransformer(config), f"{name}/engine")
         ...     graph = onnxruntime.InferenceSession(f"{name}/engine/decoder_only.onnx")
         >>> [(place.name, place.shape) for place in graph.get_inputs()]
         [('ids', ['b', 't']), ('past', [2, 1, 'b', 2, 'p', 4]), ('left_padding', ['b'])]

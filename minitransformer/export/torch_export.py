@@ -14,16 +14,13 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from minitransformer.attention import Backend, ScaledDotProductAttention
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.export.folder import export_folder, exportable
+from minitransformer.export.folder import Exportable, export_folder, exportable
 from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, EncoderGraph
 from minitransformer.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
 from minitransformer.rotary import RotaryPositionalEncoding
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
 
 __all__ = ["OLDEST_TORCH", "programs", "to_torch"]
 
@@ -102,10 +99,7 @@ def doubled(table: Tensor) -> Tensor:
     return torch.cat([table, torch.full_like(table, torch.nan)])
 
 
-def to_torch(
-    model: TextModel | Transformer | DecoderOnlyTransformer,
-    folder: str | os.PathLike[str],
-) -> None:
+def to_torch(model: Exportable, folder: str | os.PathLike[str]) -> None:
     """Write graphs that ``torch.export.load`` reads, each a file of its own: `encoder.pt2`, ...
 
     Args:
@@ -119,10 +113,10 @@ def to_torch(
 
     Example:
         >>> import tempfile
-        >>> from minitransformer.config import TransformerConfig
-        >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
+        >>> import minitransformer as mt
+        >>> config = mt.TransformerConfig.decoder_only(9, d_model=8, num_heads=2, num_layers=1)
         >>> with tempfile.TemporaryDirectory() as name:
-        ...     to_torch(DecoderOnlyTransformer(config), f"{name}/engine")
+        ...     to_torch(mt.DecoderOnlyTransformer(config), f"{name}/engine")
         ...     graph = torch.export.load(f"{name}/engine/decoder_only.pt2").module()
         >>> no_past, no_padding = torch.zeros(2, 1, 1, 2, 0, 4), torch.tensor([0])
         >>> logits, past = graph(torch.tensor([[5, 6, 7]]), no_past, no_padding)

@@ -49,11 +49,6 @@ class Nominal(NamedTuple):
     agreement: str
     noun: Noun | None = None
 
-    @property
-    def number(self) -> str:
-        """s or p."""
-        return self.agreement[-1]
-
 
 def joined(*parts: str) -> str:
     return " ".join(part for part in parts if part)
@@ -112,9 +107,9 @@ def relative_pronoun(head: Nominal, case: str) -> Phrase:
     if head.noun is None:
         raise ValueError(f"a relative clause needs a noun, got the pronoun {head.en!r}")
     english = ("who" if case == "nom" else "whom") if head.noun.kind == "person" else "that"
-    if (head.number, case) == ("p", "dat"):
+    if (head.agreement, case) == ("p", "dat"):
         return Phrase(english, "denen")
-    return Phrase(english, "d" + german_ending("article", head.noun, head.number, case))
+    return Phrase(english, "d" + german_ending("article", head.noun, head.agreement[-1], case))
 
 
 def with_preposition(preposition: str, nominal: Nominal, *, contract: bool) -> str:

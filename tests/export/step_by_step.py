@@ -9,7 +9,7 @@ BOS, EOS = 1, 2
 
 
 def empty_past(model, rows):
-    """Room for no position yet, (2, N, b, h, 0, e)."""
+    """A past of no position yet, (2, N, b, h, 0, e)."""
     attention = model.decoder.layers[0].self_attention
     sizes = (2, len(model.decoder.layers), rows, attention.num_kv_heads, 0, attention.d_k)
     return torch.zeros(sizes)

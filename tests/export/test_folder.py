@@ -44,7 +44,7 @@ def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
 
 
 @each_by_layers
-def test_relatives_are_refused_where_layers_have_names(export, tmp_path):
+def test_published_models_are_refused_where_layers_have_names(export, tmp_path):
     gpt2 = mt.models.GPT2(
         mt.models.GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2)
     )

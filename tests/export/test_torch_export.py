@@ -110,7 +110,7 @@ def test_norms_of_queries_and_keys_are_in_the_graphs(name):
 FAMILY = mt.models
 SIZES = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
 SIDES = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
-RELATIVES = {
+PUBLISHED = {
     "T5": lambda: FAMILY.T5(
         FAMILY.T5Config(
             vocab_size=31, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2
@@ -143,9 +143,9 @@ RELATIVES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*RELATIVES])
-def test_relatives_compute_the_same(name):
-    model = RELATIVES[name]().eval()
+@pytest.mark.parametrize("name", [*PUBLISHED])
+def test_published_models_compute_the_same(name):
+    model = PUBLISHED[name]().eval()
     sources = SRC_IDS if model.config.num_encoder_layers else None
     ids = TGT_IDS.where(TGT_IDS != 0, 3)  # 0 is a token where nothing is padding
     with torch.inference_mode():
@@ -187,7 +187,7 @@ def test_older_pytorch_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_whole_models_go_through_torch_export_as_they_are():
-    """Without any of this room: nothing in the plain forward looks at numbers."""
+    """Without doubled tables: nothing in the plain forward looks at numbers."""
     b, s, t = (torch.export.Dim(name, max=16) for name in "bst")
     model = small_model().eval()
     ids = (torch.ones(3, 5, dtype=torch.int64), torch.ones(3, 4, dtype=torch.int64))
