@@ -1,6 +1,4 @@
-"""Whether a model is what a file would say of it, so that it comes back as it was saved.
-
-Whoever writes has it read first: if another model would come back, nothing is written.
+"""Whether a model is what a file would say of it: if another came back, nothing is written.
 
 Built in chapter 9.
 """
@@ -31,11 +29,8 @@ OF_TRAINING = {"training", "dropout", "p", "generator", "backend", "config"}
 def check_as_configured(model: Any) -> None:
     """Raise an error unless what is saved of a model would come back as the same model.
 
-    Parameters are saved, and a description. Another table of positions, ε or activation, put in
-    place by hand, would be lost without a word; so would a module that was added.
-
-    Raises:
-        ValueError: at the first part that differs, with both values.
+    Another table of positions, ε or activation, put in place by hand, would be lost without a
+    word; so would a module that was added. A ValueError has the first difference.
     """
     description = described(model)
     try:
@@ -110,8 +105,7 @@ def check_come_back(tokenizers: Mapping[str, Tokenizer]) -> None:
             content = json.loads(json.dumps(tokenizer.to_dict()))
             again = Tokenizer.from_dict(content)
             same = json.loads(json.dumps(again.to_dict())) == content
+            if type(again) is not type(tokenizer) or not same:
+                raise ValueError(f"read, it is a {type(again).__name__}")
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"tokenizer {side}, a {kind}, cannot be saved: {error}") from error
-        if type(again) is not type(tokenizer) or not same:
-            other = type(again).__name__
-            raise ValueError(f"tokenizer {side}, a {kind}, cannot be saved: read, it is a {other}")

@@ -1,6 +1,4 @@
-"""Checkpoints: tensors and a JSON header in one safetensors file, written all or not at all.
-
-A safetensors file holds numbers and text and can execute nothing when it is read.
+"""Checkpoints: tensors and a JSON header in one safetensors file, which executes nothing.
 
 Built in chapter 9.
 """
@@ -8,8 +6,8 @@ Built in chapter 9.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +21,7 @@ from torch import Tensor
 from minitransformer.as_configured import check_as_configured, check_come_back
 from minitransformer.files import locked, read_tensors, replacing, write_tensors
 from minitransformer.pretrained import check_tokenizers, class_of, local_folder
-from minitransformer.registry import (
-    check_dtype,
-    described,
-    named_weights,
-    rebuilt,
-    with_weights,
-)
+from minitransformer.registry import check_dtype, described, named_weights, rebuilt, with_weights
 from minitransformer.tokenization import Tokenizer
 from minitransformer.training import TrainingConfig
 
@@ -43,10 +35,7 @@ def save_checkpoint(
 ) -> None:
     """Write tensors and state to `path`, replacing what was there in a single step.
 
-    Args:
-        path: the file to write.
-        tensors: names to tensors; no two may share memory.
-        state: whatever else is needed, as JSON can hold it.
+    Tensors do not share memory; JSON can hold the state.
 
     Raises:
         FileNotFoundError: if the folder of `path` does not exist.
@@ -82,11 +71,6 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged, or not a checkpoint of this package.
-
-    Example:
-        >>> load_checkpoint("nowhere.safetensors")
-        Traceback (most recent call last):
-        FileNotFoundError: there is no checkpoint at nowhere.safetensors
     """
     path = Path(path)
     if not path.is_file():
@@ -155,6 +139,7 @@ class Resumable:
     resources: ExitStack
     """What is let go of when `fit` is done."""
     texts: Any
+    history: list[dict[str, float]]
 
     @cached_property
     def data(self) -> str:
@@ -162,29 +147,28 @@ class Resumable:
         return fingerprint(self.texts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint with all that is needed to use the model and to go on, or refuse it.
+        """Write a checkpoint with all that is needed to use the model and to go on.
 
-        Raises:
-            FileNotFoundError: if the folder of `path` does not exist.
-            OSError: if it cannot be written; what was there before stays.
-            ValueError: if model or tokenizers would come back as others.
+        Errors are those of `save_checkpoint`, and a ValueError if model or tokenizers would come
+        back as others.
         """
         save_checkpoint(path, tensors_of(self), checked_state(self))
 
     def claim(self, path: str | os.PathLike[str]) -> None:
         """Keep other trainings from this checkpoint until `fit` is done; refuse a bad one now."""
-        self.resources.enter_context(claimed(self, Path(path)))
+        path = Path(path)
+        check_folder(path)
+        if path.is_dir():
+            raise IsADirectoryError(f"the checkpoint is to be a file, but {path} is a folder")
+        self.resources.enter_context(locked(path))
+        check_same_training(path, self.history)
+        checked_state(self)
 
     @classmethod
     def resume(
         cls, path: str | os.PathLike[str], texts: Any, device: torch.device | str = "cpu"
     ) -> Self:
         """Rebuild a trainer from its checkpoint, on `device`, ready to go on with `fit`.
-
-        Args:
-            path: what `save` wrote.
-            texts: the same training texts.
-            device: where to train.
 
         Raises:
             FileNotFoundError: if there is no checkpoint.
@@ -212,23 +196,8 @@ class Resumable:
         return cast(Self, trainer)
 
 
-@contextmanager
-def claimed(trainer: Any, path: Path) -> Iterator[None]:
-    """Inside the block the checkpoint is this training's alone."""
-    check_folder(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"the checkpoint is to be a file, but {path} is a folder")
-    with locked(path):
-        check_same_training(path, trainer.history)
-        checked_state(trainer)
-        yield
-
-
 def check_same_training(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if there is a file that is not of this training: it would be replaced.
-
-    The losses tell: a trainer that goes on has those of its file, one that begins has none.
-    """
+    """Raise an error if there is a file of other losses, of another training: it would be lost."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:

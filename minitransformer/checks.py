@@ -1,7 +1,7 @@
 """What does not fit together is refused, with an error that names what was given and expected.
 
-Nothing here is mathematics. Some checks look at numbers, not at shapes. They are left out where
-there are no numbers to look at, so that models can be compiled, exported and mapped (`vmap`).
+Checks that look at numbers, not shapes, are left out where there are none, so that models can be
+compiled, exported and mapped (`vmap`).
 
 Built in chapters 3, 4 and 9.
 """
@@ -17,16 +17,7 @@ from torch import Tensor
 
 
 def library(name: str, extra: str) -> Any:
-    """A library that few need, which comes with one of the package's extras.
-
-    Raises:
-        ImportError: if it is not installed; the error names the extra.
-
-    Example:
-        >>> library("engine_of_nobody", "export")
-        Traceback (most recent call last):
-        ImportError: this takes engine_of_nobody: pip install 'minitransformer[export]'
-    """
+    """A library of one of the package's extras; an ImportError that names the extra without it."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -36,16 +27,7 @@ def library(name: str, extra: str) -> Any:
 
 
 def known(condition: Tensor) -> bool | None:
-    """A condition's value; None where it has none yet: in a trace, a CUDA graph or `vmap`.
-
-    Example:
-        >>> known(torch.tensor([0, 2]).any())
-        True
-        >>> def count_known(x):
-        ...     return torch.tensor(known(x.any()) is not None)
-        >>> torch.func.vmap(count_known)(torch.tensor([0, 2]))
-        tensor([False, False])
-    """
+    """A condition's value; None where it has none yet: in a trace, a CUDA graph or `vmap`."""
     is_captured = condition.is_cuda and torch.cuda.is_current_stream_capturing()
     if is_captured or torch.compiler.is_compiling() or torch._C._is_tracing():
         return None
@@ -56,16 +38,7 @@ def known(condition: Tensor) -> bool | None:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Inside, products keep the dtype of their factors: `torch.autocast` would round scores.
-
-    Example:
-        >>> x = torch.ones(2, 2)
-        >>> with torch.autocast("cpu", torch.bfloat16):
-        ...     with without_autocast(x):
-        ...         inside = (x @ x).dtype
-        ...     inside, (x @ x).dtype
-        (torch.float32, torch.bfloat16)
-    """
+    """Inside, products keep the dtype of their factors: `torch.autocast` would round scores."""
     kind = x.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -95,18 +68,7 @@ def check_axes(**vectors: Tensor) -> None:
 
 
 def texts_of(name: str, texts: Any) -> Iterator[str]:
-    """Several texts, one after the other; a TypeError, at once, for a single one.
-
-    It would be read letter by letter, each of them a text.
-
-    Example:
-        >>> list(texts_of("texts", ("zwei", "zig")))
-        ['zwei', 'zig']
-        >>> texts_of("texts", "zwei")
-        Traceback (most recent call last):
-        ...
-        TypeError: texts must be an iterable of texts, got a single str
-    """
+    """Several texts, one by one; a TypeError, at once, for one, whose letters would be texts."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         got = "a single str" if isinstance(texts, str) else repr(texts)
         raise TypeError(f"{name} must be an iterable of texts, got {got}")
@@ -210,18 +172,11 @@ def check_attention(
             f"bias must be floating point, to be added to the scores, got {bias.dtype}; "
             "a boolean tensor with True = may be attended is a mask"
         )
-    batch = query.shape[:-2]
-    if key.shape[:-2] != batch:  # broadcast_shapes is slow
-        batch = broadcast("query", query, "key", key)
-    scores = (*batch, query.size(-2), key.size(-2))
+    scores = (*broadcast(query=query, key=key), query.size(-2), key.size(-2))
     for name, part in (("mask", mask), ("bias", bias)):
-        if part is None:
-            continue
-        shape = tuple(part.shape)
-        missing = len(scores) - len(shape)  # axes that broadcasting puts in front
-        if missing < 0 or any(
-            m not in (1, s) for m, s in zip(shape, scores[missing:], strict=True)
-        ):
+        shape = () if part is None else tuple(part.shape)
+        pairs = zip(reversed(shape), reversed(scores), strict=False)  # the last axes are the same
+        if len(shape) > len(scores) or any(size not in (1, wanted) for size, wanted in pairs):
             raise ValueError(
                 f"{name} of shape {shape} does not broadcast to scores of shape {scores}"
             )
@@ -234,18 +189,18 @@ def check_values(key: Tensor, value: Tensor) -> None:
         raise ValueError(
             f"key and value must have as many positions, got {key.size(-2)} and {value.size(-2)}"
         )
-    if key.shape[:-2] != value.shape[:-2]:
-        broadcast("key", key, "value", value)
+    broadcast(key=key, value=value)
 
 
-def broadcast(name: str, x: Tensor, other: str, y: Tensor) -> torch.Size:
-    """The axes before the last two that x and y have together."""
-    try:
-        return torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+def broadcast(**tensors: Tensor) -> torch.Size:
+    """The axes before the last two that two tensors have together."""
+    x, y = (x.shape for x in tensors.values())
+    try:  # broadcast_shapes is slow
+        return x[:-2] if x[:-2] == y[:-2] else torch.broadcast_shapes(x[:-2], y[:-2])
     except RuntimeError as error:
         raise ValueError(
-            f"{name} and {other} must have the same axes before the last two, "
-            f"got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+            f"{' and '.join(tensors)} must have the same axes before the last two, "
+            f"got shapes {(*x,)} and {(*y,)}"
         ) from error
 
 
@@ -309,8 +264,7 @@ def check_ids(name: str, ids: Tensor) -> None:
 def check_padding(name: str, ids: Tensor, pad_id: int, *, may_begin: bool = False) -> None:
     """Raise an error unless rows, (b, length), are filled on the right only.
 
-    In front of a token padding would be read as one, or at least shift its position. Where it
-    `may_begin`, pad_id is no padding if all rows begin with it, as targets of T5 and Marian do.
+    Where it `may_begin`, pad_id is no padding if all rows begin with it, as those of T5 do.
     """
     if torch.compiler.is_compiling():  # what is traced would be for rows of some lengths only
         return

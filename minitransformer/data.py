@@ -71,15 +71,7 @@ class Batch(NamedTuple):
 
 
 def as_pairs(pairs: Iterable[Any]) -> list[TextPair]:
-    """Pairs of texts of any kind, a generator of lists for example.
-
-    Raises:
-        TypeError: if one is anything else.
-
-    Example:
-        >>> as_pairs([("one", "eins")])
-        [TextPair(src='one', tgt='eins')]
-    """
+    """Pairs of texts of any kind, a generator of lists for example; else a TypeError."""
     found = list(pairs)
     for index, pair in enumerate(found):
         if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
@@ -100,11 +92,7 @@ def check_lengths(pairs: Sequence[TextPair], examples: Sequence[Example], max_le
 
 
 def encode_source(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a source, its end included; it must have more than that.
-
-    Raises:
-        ValueError: if the text has no token.
-    """
+    """The ids of a source, its end included; a ValueError if that is all it has."""
     ids = tokenizer.sequence_ids(text)
     if len(ids) <= len(tokenizer.sequence_ids("")):
         raise ValueError(f"every text must have at least one token, got {text!r}")
@@ -125,11 +113,7 @@ def encode_pairs(
 ) -> list[Example]:
     """Turn texts into ids and mark where they begin and end.
 
-    Args:
-        pairs: sources and targets.
-        src_tokenizer: for the source side.
-        tgt_tokenizer: for the target side.
-        config: the model's configuration; published ones say what their targets begin with.
+    The `config` of a published model says what its targets begin with.
 
     Raises:
         TypeError: if a pair is not two texts.
@@ -171,17 +155,8 @@ def epoch_batches(
     """Deal the examples into batches of similar lengths, in a new order each epoch.
 
     Examples are shuffled, then sorted by length within pools of 32 batches, so that rows of a
-    batch need little padding while batches stay random. The order is a function of
-    (seed, epoch): training that stops can go on where it was.
-
-    Args:
-        examples: the training examples.
-        batch_size: examples in a batch; the last one may be smaller.
-        seed: the seed of the training run.
-        epoch: which pass over the data.
-
-    Returns:
-        The batches, in the order in which to train on them.
+    batch need little padding while batches stay random; one of them may be smaller. The order is a
+    function of (seed, epoch): training that stops can go on where it was.
 
     Raises:
         ValueError: if there are no examples or `batch_size` is below 1.
@@ -226,15 +201,6 @@ def token_batches(
     and a batch is filled until the next example would be too much. Then batches are shuffled.
     The order is a function of (seed, epoch), and how many batches there are of the lengths alone.
 
-    Args:
-        examples: the training examples.
-        max_tokens_per_batch: the most positions in a batch, on either side.
-        seed: the seed of the training run.
-        epoch: which pass over the data.
-
-    Returns:
-        The batches, in the order in which to train on them.
-
     Raises:
         ValueError: if there are no examples or one is longer than `max_tokens_per_batch`.
 
@@ -267,10 +233,7 @@ def token_batches(
 
 
 def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
-    """All texts one after another, each with its begin and end: what a language model reads.
-
-    Returns:
-        Ids, (n,), int64.
+    """All texts one after another, each with its begin and end: ids, (n,), int64.
 
     Example:
         >>> from minitransformer.words import WordTokenizer
@@ -284,15 +247,7 @@ def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
 
 
 def num_targets(rows: Any, pad_id: int) -> int:
-    """How many tokens of some rows of a batch are to be predicted.
-
-    Example:
-        >>> import torch
-        >>> num_targets([Example([4, 2], [1, 7, 8, 2]), Example([5, 2], [1, 2])], pad_id=0)
-        4
-        >>> num_targets(torch.tensor([[1, 7, 8, 2], [5, 6, 2, 0]]), pad_id=0)
-        5
-    """
+    """How many tokens of some rows of a batch are to be predicted."""
     if isinstance(rows, Tensor):  # of a language model, each with one more than it reads
         return int((rows[:, 1:] != pad_id).sum())
     return sum(token != pad_id for example in rows for token in example.tgt[1:])
@@ -301,12 +256,9 @@ def num_targets(rows: Any, pad_id: int) -> int:
 def in_parts(batch: Any, parts: int, pad_id: int = 0) -> list[tuple[Any, float]]:
     """Deal the rows of a batch in parts, each with its share of the targets.
 
-    The loss of a batch is the mean over its targets, and that of a part over the part's. Of rows
-    of unequal length one part has more targets than another. So each counts as much as it has:
+    The loss of a batch is the mean over its targets, which the mean of the parts' means is not:
 
         loss = Σ over parts of (targets of the part / targets of the batch) · loss of the part.
-
-    The mean of the parts' means would be another number.
 
     Args:
         batch: examples, or the rows of a language model, (b, n).

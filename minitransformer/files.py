@@ -12,18 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
 try:
-    import fcntl as unix_locks
-
-    fcntl: Any = unix_locks
+    import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 CHECKSUM = "minitransformer.sha256"
 """The entry of a safetensors file's metadata that holds the SHA-256 of all its other bytes."""
@@ -37,14 +34,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Whoever stops the program at any moment finds the old file or the new one, whole. Two who
     write at the same time have a new file each: the last one to finish wins.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with replacing(Path(folder, "a.txt")) as unfinished:
-        ...         _ = unfinished.write_text("all of it")
-        ...     Path(folder, "a.txt").read_text(), os.listdir(folder)
-        ('all of it', ['a.txt'])
     """
     unfinished = path.with_name(f".{path.name}.{token_hex(4)}.unfinished")
     try:
@@ -69,25 +58,11 @@ def named_folder(folder: str | os.PathLike[str]) -> Path:
 def new_folder(path: Path) -> Iterator[Path]:
     """A new folder beside `path` to write to, which takes its place when the block is done.
 
-    Whoever stops the program at any moment finds no folder there, or the whole one.
-
-    Raises:
-        FileExistsError: if there is a file at `path`, or a folder that is not empty.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with new_folder(Path(folder, "a")) as unfinished:
-        ...         _ = Path(unfinished, "b.txt").write_text("all of it")
-        ...     os.listdir(folder), os.listdir(Path(folder, "a"))
-        (['a'], ['b.txt'])
+    A FileExistsError if there is a file at `path`, or a folder that is not empty.
     """
     path = path.resolve()
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(
-            f"{path} is there already, and nothing is mixed with it; name a new folder, or an "
-            "empty one"
-        )
+        raise FileExistsError(f"{path} is there already; name a new folder, or an empty one")
     unfinished = path.with_name(f".{path.name}.{token_hex(4)}.unfinished")
     try:
         unfinished.mkdir(parents=True)
@@ -140,11 +115,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, with a checksum among its metadata.
-
-    Raises:
-        OSError: if it cannot be written, because the disk is full, for example.
-    """
+    """Write a safetensors file, with a checksum among its metadata, or raise an OSError."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     path.touch()
     permissions = path.stat().st_mode
@@ -162,15 +133,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, onto the CPU, in memory of their own; and its metadata.
 
-    Raises:
-        ValueError: if it is damaged, which a file of `write_tensors` is with any bit changed.
-
-    Example:
-        >>> import tempfile, torch
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_tensors(Path(folder, "a"), {"w": torch.ones(2)}, {"format": "pt"})
-        ...     read_tensors(Path(folder, "a"))
-        ({'w': tensor([1., 1.])}, {'format': 'pt'})
+    A ValueError if it is damaged, which a file of `write_tensors` is with any bit changed.
     """
     content = path.read_bytes()
     wrong = f"{path} ({len(content)} bytes) is damaged"

@@ -14,14 +14,7 @@ __all__ = ["model_card"]
 def model_card(
     name: str, kind: str, config: TransformerConfig, num_parameters: int, sides: Sequence[str]
 ) -> str:
-    """Write the card. Its first lines are for the Hugging Face Hub, the rest is for people.
-
-    Args:
-        name: of the model's folder.
-        kind: the model's class, as `registry` calls it.
-        config: the model's configuration.
-        num_parameters: how many numbers the model has learned.
-        sides: of the tokenizers that lie in the folder.
+    """Write the card of a model, by its folder's name, class, and the tokenizers' sides.
 
     Example:
         >>> config = TransformerConfig.decoder_only(30)

@@ -22,11 +22,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import nn
 
-from minitransformer.as_configured import (
-    check_as_configured,
-    check_come_back,
-    described_for_folder,
-)
+from minitransformer.as_configured import check_as_configured, check_come_back, described_for_folder
 from minitransformer.checks import check_instance
 from minitransformer.config import TransformerConfig
 from minitransformer.files import named_folder, read_tensors, replacing, write_tensors
@@ -53,16 +49,10 @@ TOKENIZERS = {
     "text": "tokenizer.json",  # the name that the library `tokenizers` looks for
 }
 MODEL_TYPE = "minitransformer"
-HUB_FILES = (
-    *(
-        CONFIG,
-        CARD,
-        "generation_config.json",
-        "model*.safetensors",
-        "model*.safetensors.index.json",
-    ),
-    *("*token*.json", "vocab.*", "merges.txt", "*.spm", "spiece.model", "tokenizer.model"),
-)
+HUB_FILES = f"""
+{CONFIG} {CARD} generation_config.json model*.safetensors model*.safetensors.index.json
+*token*.json vocab.* merges.txt *.spm spiece.model tokenizer.model
+""".split()
 """What is fetched from the Hub: what a model computes with, and its tokenizers' files."""
 CLASS = "_minitransformer_class"
 """What a published model's `config.json` has beside, where the class is a user's own."""
@@ -90,23 +80,21 @@ class Pretrained(nn.Module):
 
         Args:
             folder: where to; made if it does not exist.
-            tokenizers: what the model was trained with, `src` and `tgt`, or `text` if it has no
-                encoder: `**trainer.tokenizers`. With them, `Translator.load` and
-                `TextGenerator.load` read the folder.
+            tokenizers: `src` and `tgt`, or `text` if there is no encoder: `**trainer.tokenizers`.
 
         Raises:
             ValueError: if `folder` is empty; if there are other tokenizers, or one does not fit the
                 model; if model or tokenizers would come back as others.
 
         Example:
-            >>> import tempfile
             >>> from minitransformer import Transformer
             >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
             >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
-            >>> with tempfile.TemporaryDirectory() as folder:
+            >>> with TemporaryDirectory() as folder:
             ...     model.save_pretrained(folder)
-            ...     sorted(os.listdir(folder))
-            ['README.md', 'config.json', 'model.safetensors']
+            ...     again = Transformer.from_pretrained(folder)
+            >>> torch.equal(again.src_embedding.weight, model.src_embedding.weight)
+            True
         """
         folder = named_folder(folder)
         check_tokenizers(self.config, tokenizers)
@@ -127,9 +115,8 @@ class Pretrained(nn.Module):
                 tokenizer.save(finished / TOKENIZERS[side])
             if not (folder / CARD).exists():
                 size = sum(parameter.numel() for parameter in self.parameters())
-                card = model_card(
-                    folder.resolve().name, about["class"], self.config, size, list(tokenizers)
-                )
+                place = folder.resolve().name
+                card = model_card(place, about["class"], self.config, size, list(tokenizers))
                 (finished / CARD).write_text(card, encoding="utf-8")
             write_json(config, finished / CONFIG)
             # Without config.json nothing loads, so it goes first and comes back last.
@@ -157,17 +144,6 @@ class Pretrained(nn.Module):
             FileNotFoundError: if there is no such folder or model, or a file is missing.
             ValueError: if a file is damaged, has settings that this package does not know, or
                 holds another kind of model; if configuration and weights do not fit together.
-
-        Example:
-            >>> import tempfile
-            >>> from minitransformer import Transformer
-            >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
-            >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     model.save_pretrained(folder)
-            ...     again = Transformer.from_pretrained(folder)
-            >>> torch.equal(again.src_embedding.weight, model.src_embedding.weight)
-            True
         """
         return cast(Self, read_model(local_folder(name_or_folder), device, cls))
 
@@ -182,13 +158,13 @@ class Pretrained(nn.Module):
 
 def local_folder(name_or_folder: str | os.PathLike[str], wanted: Sequence[str] = HUB_FILES) -> Path:
     """The folder itself, or where those files of that model of the Hub have been downloaded to."""
-    named_folder(name_or_folder)
-    if Path(name_or_folder).is_dir():
-        return Path(name_or_folder)
-    if Path(name_or_folder).exists():
+    path = named_folder(name_or_folder)
+    if path.is_dir():
+        return path
+    if path.exists():
         raise ValueError(
             f"name_or_folder must be a folder, or a name on the Hugging Face Hub, got the file "
-            f"{name_or_folder}; its folder is {Path(name_or_folder).parent}"
+            f"{path}; its folder is {path.parent}"
         )
     try:
         from huggingface_hub import snapshot_download
@@ -206,10 +182,7 @@ def local_folder(name_or_folder: str | os.PathLike[str], wanted: Sequence[str] =
 
 
 def class_of(folder: Path) -> Any:
-    """The class that reads a folder: `Pretrained` its own, a published model those of its family.
-
-    A FileNotFoundError if it has no configuration, a ValueError if no class is known.
-    """
+    """The class that reads a folder: `Pretrained`, or the published model of its family."""
     content = read_json(existing(folder / CONFIG))
     if (model_type := content.get("model_type")) == MODEL_TYPE:
         return Pretrained

@@ -1,7 +1,7 @@
 """Models by the names of their classes: what a file says of a model, and the model made of that.
 
-A file names the class of its model. The package's classes go by their names, others by their
-module's too: "Transformer", "my_models.Mine".
+The package's classes go by their names, others by their module's too: "Transformer",
+"my_models.Mine".
 
 Built in chapter 9.
 """
@@ -34,11 +34,7 @@ def register(kind: Class) -> Class:
     - a wrapper of one layer of a model, such as `LoRALinear`: made by `kind(layer, **settings)`,
       it keeps `settings`, which JSON can hold.
 
-    Args:
-        kind: the class.
-
-    Returns:
-        The class, so that this can be its decorator.
+    It returns the class, so that it can be its decorator.
 
     Example:
         >>> from dataclasses import dataclass
@@ -81,11 +77,7 @@ def plain_type(part: nn.Module) -> type:
 
 
 def named_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """All parameters by name: a tied one once, under the first of its names.
-
-    A layer that `torch.compile` returned has all it had under a name of its own. What is saved
-    must not depend on that.
-    """
+    """All parameters by name, without what `torch.compile` added: a tied one once."""
     return {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
 
 
@@ -114,27 +106,22 @@ def described(model: nn.Module) -> dict[str, Any]:
         raise ValueError(
             f"a {name_of(kind)} cannot be saved: its config must be a dataclass, got {config!r}"
         )
-    around = {
-        name: {"class": name_of(plain_type(part)), "settings": part.settings}
-        for name, part in parts.items()
-        if name and hasattr(part, "settings") and name_of(plain_type(part)) in CLASSES
-    }
     content = {
         "class": name_of(kind),
         "config_class": type(config).__name__,
         "model": asdict(config),
         "besides": {name: getattr(parts[""], name) for name in getattr(kind, "besides", ())},
-        "around": around,
+        "around": {
+            name: {"class": name_of(plain_type(part)), "settings": part.settings}
+            for name, part in parts.items()
+            if name and hasattr(part, "settings") and name_of(plain_type(part)) in CLASSES
+        },
     }
     return dict(json.loads(json.dumps(content)))  # tuples are lists in a file
 
 
 def rebuilt(description: Mapping[str, Any], device: torch.device | str) -> Any:
-    """The model of a description, with random weights, on a device.
-
-    Raises:
-        ValueError: if a class is not known here, or the settings are not those of the class.
-    """
+    """The model of a description, with random weights; a ValueError if there is no such class."""
     kind = registered(description["class"])
     config_kind = with_derived(kind.config_class).get(description["config_class"])
     if config_kind is None:
@@ -163,19 +150,13 @@ def rebuilt(description: Mapping[str, Any], device: torch.device | str) -> Any:
 
 def with_derived(kind: type) -> dict[str, type]:
     """A class and all that are derived from it, by name."""
-    found = {kind.__name__: kind}
     below: list[type] = kind.__subclasses__()
-    for derived in below:
-        found = with_derived(derived) | found
-    return found
+    found = {name: k for derived in reversed(below) for name, k in with_derived(derived).items()}
+    return found | {kind.__name__: kind}
 
 
 def config_from(kind: type, content: Mapping[str, Any]) -> Any:
-    """A dataclass of what `asdict` and JSON made of it.
-
-    Raises:
-        ValueError: if a setting is not known or missing, or the class refuses one.
-    """
+    """A dataclass of what `asdict` and JSON made of it; a ValueError if a setting is not right."""
     known = {field.name: field for field in fields(kind)}
     if unknown := sorted(content.keys() - known.keys()):
         raise ValueError(
@@ -205,15 +186,13 @@ def value_from(hint: Any, value: Any) -> Any:
 
 def check_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Raise an error if weights are missing or unknown, or have other shapes than the model's."""
-    parameters = named_weights(model)
-    names = sorted(parameters.keys() | weights.keys())
-    found = {name: shape_of(weights.get(name)) for name in names}
-    expected = {name: shape_of(parameters.get(name)) for name in names}
-    wrong = [name for name in names if found[name] != expected[name]]
-    if wrong:
+    own = named_weights(model)
+    names = sorted(own.keys() | weights.keys())
+    pairs = {name: (shape_of(weights.get(name)), shape_of(own.get(name))) for name in names}
+    if wrong := [name for name, (found, expected) in pairs.items() if found != expected]:
         raise ValueError(
             f"{len(wrong)} of {len(names)} weights do not fit the configuration; the first, "
-            f"{wrong[0]}, is {found[wrong[0]]}, expected {expected[wrong[0]]}"
+            "{}, is {}, expected {}".format(wrong[0], *pairs[wrong[0]])
         )
 
 
@@ -228,11 +207,7 @@ def check_dtype(weights: Mapping[str, Tensor]) -> None:
 
 
 def with_weights(model: Any, weights: Mapping[str, Tensor], device: torch.device | str) -> Any:
-    """The model on a device, in the weights' dtype, with these weights.
-
-    Raises:
-        ValueError: if weights are missing or unknown, or have other shapes or several dtypes.
-    """
+    """The model on a device, in the weights' dtype, with these weights."""
     check_weights(model, weights)
     check_dtype(weights)
     model.to(device, next(iter(weights.values())).dtype)

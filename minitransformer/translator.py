@@ -37,10 +37,6 @@ __all__ = ["TextGenerator", "TextModel", "Translator"]
 class TextModel:
     """A model with the tokenizers that it was trained with: a `Translator` or a `TextGenerator`.
 
-    Args:
-        model: on any device.
-        tokenizers: by side, as in `save_pretrained`: "src" and "tgt", or "text".
-
     Raises:
         TypeError: if the model does not generate text.
         ValueError: if the tokenizers do not fit it.
@@ -74,16 +70,13 @@ class TextModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
-        """Read a checkpoint, or a folder of a model with its tokenizers.
+        """Read a checkpoint, or a folder of a model with its tokenizers, for evaluation.
 
         Args:
             path: what a trainer's `save` wrote (of its averaged weights, if there are any); or a
                 folder that `save` or `save_pretrained` wrote, or others published, here or on the
                 Hugging Face Hub.
             device: where to put the model.
-
-        Returns:
-            With the model in evaluation mode.
 
         Raises:
             FileNotFoundError: if there is no checkpoint or folder, or a file of it is missing.
@@ -116,16 +109,7 @@ class TextModel:
 
 
 class Translator(TextModel):
-    """An encoder-decoder model with its two tokenizers.
-
-    Args:
-        model: a trained model.
-        src_tokenizer: what it was trained with, on the source side.
-        tgt_tokenizer: the same for the target side.
-
-    Raises:
-        TypeError: if the model does not generate text.
-        ValueError: if a tokenizer does not fit the model.
+    """An encoder-decoder model with the two tokenizers that it was trained with.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -160,9 +144,6 @@ class Translator(TextModel):
             options: passed to `generate`, such as `num_beams`; greedy when left out. Targets begin
                 and end as model and tokenizer say, unless `bos_id` or `stop_ids` are given.
 
-        Returns:
-            A translation for each text, in the same order.
-
         Raises:
             TypeError: if `texts` are not several texts.
             ValueError: if a text has no token, or is too long for the model; if `batch_size` is
@@ -182,9 +163,7 @@ class Translator(TextModel):
         return translations
 
     def exact_match(self, pairs: Iterable[tuple[str, str]], **options: Any) -> float:
-        """The share of pairs whose translation equals the target, character by character.
-
-        `options` go to `translate`, such as `max_new_tokens`.
+        """The share of pairs whose translation, by `translate` with these options, is the target.
 
         Raises:
             TypeError: if a pair is not two texts.
@@ -198,10 +177,6 @@ class Translator(TextModel):
         """The mean loss of a target token in nats: without label smoothing, without dropout.
 
         Each token counts once, whatever batch it is in.
-
-        Args:
-            pairs: what the model was not trained on.
-            batch_size: pairs computed together.
 
         Raises:
             TypeError: if a pair is not two texts.
@@ -232,15 +207,7 @@ def some_pairs(pairs: Iterable[tuple[str, str]]) -> list[Any]:
 
 
 class TextGenerator(TextModel):
-    """A decoder-only model with its tokenizer.
-
-    Args:
-        model: a trained model.
-        tokenizer: what it was trained with.
-
-    Raises:
-        TypeError: if the model does not generate text.
-        ValueError: if the tokenizer does not fit the model.
+    """A decoder-only model with the tokenizer that it was trained with.
 
     Example:
         >>> from minitransformer.config import TransformerConfig
@@ -270,9 +237,6 @@ class TextGenerator(TextModel):
             options: passed to `generate`, such as `temperature`; greedy when left out. Texts end
                 as model and tokenizer say, unless `stop_ids` are given.
 
-        Returns:
-            For each prompt what follows it, without the prompt; see `Tokenizer.decode_after`.
-
         Raises:
             TypeError: if `prompts` are not several texts.
             ValueError: if a prompt is too long for the model; if one is empty and the tokenizer
@@ -292,15 +256,9 @@ class TextGenerator(TextModel):
         `context_length` tokens that overlap by half, so that, but for the beginning, each token is
         predicted from half a window or more. The ends of the texts are to be predicted too.
 
-        Args:
-            texts: what the model was not trained on.
-            context_length: tokens in a window.
-            batch_size: windows computed together.
-
         Raises:
             TypeError: if a text is none.
-            ValueError: if there is no character, `context_length` is below 2 or `batch_size` below
-                1.
+            ValueError: if there is no character, or a number is too small.
         """
         texts, tokenizer = list(texts_of("texts", texts)), self.tokenizers["text"]
         num_characters = sum(map(len, texts))
