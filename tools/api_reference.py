@@ -7,8 +7,9 @@ so that a build needs no network. A name that nothing resolves is a warning, whi
 """
 
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from docutils import nodes
@@ -16,25 +17,15 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-import minitransformer
-
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
-PLACES = (
-    minitransformer,
-    minitransformer.models,
-    minitransformer.efficient_attention,
-    minitransformer.export,
-    minitransformer.parallel,
-)
-"""Where one finds what is public."""
-PUBLIC = {
-    name: f"{module.__name__}.{name}"
-    for module in list(sys.modules.values())
-    if module.__name__.startswith("minitransformer.") and not hasattr(module, "__path__")
-    for name in getattr(module, "__all__", ())
-    if any(name in place.__all__ for place in PLACES)
-}
+MODULES = [
+    import_module(name)
+    for page in sorted((ROOT / "chapters").glob("api*.md"))
+    for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
+]
+"""The modules that have an entry."""
+PUBLIC = {name: f"{module.__name__}.{name}" for module in MODULES for name in module.__all__}
 """Each public name, and the name under which it has its entry."""
 
 ALIASES = {
@@ -78,8 +69,7 @@ def entry_of(name: str) -> str | None:
         return None
     if not attribute:
         return PUBLIC[owner]
-    place = next(place for place in PLACES if owner in place.__all__)
-    for ancestor in getattr(place, owner).__mro__:
+    for ancestor in resolve_name(PUBLIC[owner]).__mro__:
         if attribute in vars(ancestor):
             return f"{PUBLIC.get(ancestor.__name__, PUBLIC[owner])}.{attribute}"
     return None
