@@ -45,7 +45,7 @@ def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -
 
 def stream_batches(
     stream: Tensor | np.ndarray, batch_size: int, context_length: int, *, seed: int, epoch: int
-) -> "StreamBatches":
+) -> Sequence[Tensor]:
     """Cut a stream into rows at new places each epoch, shuffle them, and deal them into batches.
 
     A row has one token more than the context, because the target is the row shifted by one.
@@ -144,7 +144,7 @@ class LanguageModelTrainer(Trainer):
         self.stream = given if is_stream else token_stream(given, tokenizer)
         self.epoch(0)  # fail now if there is no batch
 
-    def epoch(self, epoch: int) -> StreamBatches:
+    def epoch(self, epoch: int) -> Sequence[Tensor]:
         """The batches of one pass over the data; each pass has as many."""
         length, seed = self.config.context_length, self.config.seed
         return stream_batches(self.stream, self.rows, length, seed=seed, epoch=epoch)

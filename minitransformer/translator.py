@@ -94,7 +94,7 @@ class TextModel:
 
     @property
     def stop_ids(self) -> list[int]:
-        """What ends a text: the tokenizer's end, and what the files of a published model say."""
+        """The ids that end a text, of the tokenizer and of the files of a published model."""
         last = self.tokenizers[self.sides[-1]].special_id("eos", "sep")
         also = self.model.stop_ids if hasattr(self.model.config, "eos_ids") else ()
         return sorted({*also} if last is None else {last, *also})

@@ -32,6 +32,7 @@ ALIASES = {
     "Axes": "matplotlib.axes.Axes",
     "Figure": "matplotlib.figure.Figure",
     "torch._C.Generator": "torch.Generator",
+    "torch.optim.optimizer.Optimizer": "torch.optim.Optimizer",
 }
 """Types by the name that a signature has for them, and the name under which they are documented."""
 

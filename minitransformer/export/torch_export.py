@@ -22,7 +22,7 @@ from minitransformer.positional_encoding import (
 )
 from minitransformer.rotary import RotaryPositionalEncoding
 
-__all__ = ["OLDEST_TORCH", "programs", "to_torch"]
+__all__ = ["to_torch"]
 
 OLDEST_TORCH = "2.11"
 """The oldest PyTorch whose graphs have been compared with the models."""
