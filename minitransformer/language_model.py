@@ -51,11 +51,8 @@ def stream_batches(
     A row has one token more than the context, because the target is the row shifted by one.
     Which rows there are, and their order, is a function of (seed, epoch).
 
-    Args:
-        stream: ids, (n,), whole numbers; also of a file mapped into memory.
-        batch_size: rows of a batch; the last one may be smaller.
-        context_length: tokens that the model sees at once.
-        seed, epoch: of the training run, and which pass over the data.
+    `stream` is ids, (n,), whole numbers, also of a file mapped into memory. The last batch may have
+    fewer rows.
 
     Raises:
         ValueError: if a size is below 1 or the stream is too short for a row.

@@ -99,10 +99,9 @@ class Muon(torch.optim.Optimizer):
 
         W ← (1 − lr·λ) W − 0.2·lr·√max(m, n)·orthogonalise(momentum), for matrices W, (m, n).
 
-    The factor 0.2·√max(m, n) makes a weight move by 0.2 of the rate in the quadratic mean, or less
-    if the gradient has fewer directions than the matrix. So a rate that suits Adam is one to begin
-    with for Muon. It is PyTorch's `Muon` with `adjust_lr_fn="match_rms_adamw"`, but matrices of one
-    shape are stacked: one batched product for each shape, and not one product for each matrix.
+    The factor makes a weight move by 0.2 of the rate in the quadratic mean: begin with a rate
+    that suits Adam. It is PyTorch's `Muon` with `adjust_lr_fn="match_rms_adamw"`,
+    but matrices of one shape are stacked: one batched product for each shape, not for each matrix.
 
     Args:
         parameters: matrices, or groups of parameters; those with `"method": "adam"` are AdamW's.

@@ -38,11 +38,8 @@ def cosine_schedule(
     lr = peak · step/warmup, and from there on floor + (peak − floor) · (1 + cos(π p))/2 with
     p = (step − warmup)/(total + 1 − warmup), at most 1.
 
-    Args:
-        step: the update, counted from 1; after `total_steps` the rate is `floor`.
-        peak: the highest learning rate, reached at `warmup_steps`; 0 of these begin at the peak.
-        warmup_steps, total_steps: length of the growth, and of the training.
-        floor: where the fall ends.
+    Steps count from 1. With 0 `warmup_steps` it begins at the peak; after `total_steps` the rate is
+    `floor`.
 
     Raises:
         ValueError: if `step` is negative or not 0 ≤ warmup_steps < total_steps.

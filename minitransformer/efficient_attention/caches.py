@@ -184,9 +184,6 @@ class LatentAttention(nn.Module):
     With a cache, memory is c numbers for each position, and a step costs O(n · h · c) time where
     keys and values cost O(n · h · e); without one, time is that of multi-head attention.
 
-    Args:
-        d_model, num_heads, d_latent: d; h; and c, the width of what is remembered.
-
     Raises:
         ValueError: if a size is below 1, or `num_heads` does not divide `d_model`.
 

@@ -53,8 +53,7 @@ def flash_attention(
             `BlockMask`, whose empty blocks are never computed.
         block_size: queries, and keys, in a block; a `BlockMask` has its own.
 
-    Returns:
-        (..., q, e'); zeros for a query whose keys are all masked.
+    Returns (..., q, e'); zeros for a query whose keys are all masked.
 
     Raises:
         TypeError: if `mask` is not boolean.
@@ -75,9 +74,8 @@ def flash_attention_with_lse(
 ) -> tuple[Tensor, Tensor]:
     """`flash_attention`, and the logarithm of what each query's weights were divided by.
 
-    Returns:
-        The output (..., q, e'), and log Σ exp(scores), (..., q), at least float32; -inf for a query
-        whose keys are all masked. `merge_attention` needs both.
+    Returns the output (..., q, e'), and log Σ exp(scores), (..., q), at least float32; -inf for a
+    query whose keys are all masked. `merge_attention` needs both.
 
     Example:
         >>> query, key, value = torch.zeros(1, 5), torch.zeros(2, 5), torch.ones(2, 1)
@@ -237,13 +235,8 @@ def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Ten
     memory: O(parts · q · e'), whatever the number of keys.
 
     Args:
-        parts: of each the output (..., q, e') and the log-sum-exp (..., q), of the same queries.
-
-    Returns:
-        Output and log-sum-exp of all keys together.
-
-    Raises:
-        ValueError: if there is no part.
+        parts: of each the output (..., q, e') and the log-sum-exp (..., q), of the same queries; at
+            least 1. What is returned is that of all keys together.
 
     Example:
         >>> one = (torch.tensor([[2.0]]), torch.tensor([0.0]))

@@ -150,8 +150,7 @@ def linear_attention(
         features: φ, (..., n, e) to (..., n, m), not negative.
         block_size: positions that are summed at once, with "causal".
 
-    Returns:
-        (..., q, e'); zeros for a query that sees no key.
+    Returns (..., q, e'); zeros for a query that sees no key.
 
     Raises:
         TypeError: if `mask` is not boolean.
@@ -207,8 +206,7 @@ def linear_attention_step(
         state: what the step before returned; nothing was read yet when left out.
         features: φ, (..., e) to (..., m), not negative.
 
-    Returns:
-        The output (..., e'); and the state, sums (..., m, e') and (..., m), at least float32.
+    Returns the output (..., e'); and the state, sums (..., m, e') and (..., m), at least float32.
 
     Example:
         >>> state = None
@@ -257,11 +255,8 @@ def delta_rule(
         strength: β, (..., n), from 0 (write nothing) to 1 (replace).
         decay: α, (..., n), from 0 (forget everything) to 1.
 
-    Returns:
-        (..., n, e'), each position after it was written itself.
-
-    Raises:
-        ValueError: if shapes do not fit together.
+    Returns (..., n, e'), each position after it was written itself. Shapes that do not fit together
+    are a ValueError.
 
     Example:
         >>> key = torch.eye(2)[[0, 1, 0]]

@@ -144,9 +144,8 @@ def join_processes(device: str = "cpu", *, time_limit: float = 600.0) -> Iterato
 
     A process that was started without is the only one: everything works in it, too.
 
-    Args:
-        device: the kind of device to compute on; of several "cuda" each process has its own.
-        time_limit: for how many seconds to wait for another process, before it counts as lost.
+    Of several "cuda" devices each process has its own. `time_limit` is for how many seconds to wait
+    for another process, before it counts as lost.
 
     Raises:
         ImportError: if PyTorch was built without `torch.distributed`.

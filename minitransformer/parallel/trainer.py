@@ -93,15 +93,13 @@ class ParallelTrainer(Trainer):
             `parts` are not those that the trainer accumulates, or "muon" is to work on shares.
 
     Example:
+        >>> import minitransformer as mt
         >>> from minitransformer.parallel import join_processes
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.words import WordTokenizer
-        >>> from minitransformer.training import TrainingConfig
-        >>> from minitransformer.transformer import Transformer
-        >>> pairs, words = [("one two", "two"), ("two", "one")], WordTokenizer.train(["one two"])
+        >>> pairs, words = [("one two", "two"), ("two", "one")], mt.WordTokenizer.train(["one two"])
         >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": words.vocab_size}
-        >>> model = Transformer(TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=16))
-        >>> trainer = Trainer(model, pairs, words, words, TrainingConfig(steps=3, warmup_steps=1))
+        >>> model = mt.Transformer(mt.TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=16))
+        >>> config = mt.TrainingConfig(steps=3, warmup_steps=1)
+        >>> trainer = Trainer(model, pairs, words, words, config)
         >>> with join_processes() as processes:
         ...     history = ParallelTrainer(trainer, processes, parts=2).fit(progress=False)
         >>> [row["step"] for row in history]
