@@ -70,8 +70,7 @@ def diagnose(
         A finding for each law that can be tried; printed, or shown by a notebook, they are a table.
 
     Raises:
-        ValueError: if the batch has another number of tensors than the model takes, or is too
-            small.
+        ValueError: if the batch is too small, or of another number of tensors than the model takes.
 
     Example:
         >>> import torch
@@ -96,16 +95,14 @@ def diagnose(
     return findings
 
 
-def case_of(
-    model: Any, batch: Sequence[Tensor], loss: Callable[..., Tensor] = next_token_loss
-) -> Case:
+def case_of(model: Any, batch: Sequence[Tensor], loss: Callable[..., Tensor]) -> Case:
     """The model and its batch, if they fit together."""
     has_encoder = model.config.num_encoder_layers > 0
     if len(batch) != 2 + has_encoder:
         raise ValueError(f"batch must have {2 + has_encoder} tensors, got {len(batch)}")
+    ids, targets = batch[-2:]
+    shape = tuple(targets.shape)
+    if min(shape) < 2 or shape[1] < 3:
+        raise ValueError(f"targets must have at least 2 rows and 3 positions, got {shape}")
     src = batch[0] if has_encoder else None
-    if min(batch[-1].shape) < 2 or batch[-1].size(1) < 3:
-        raise ValueError(
-            f"targets must have at least 2 rows and 3 positions, got {tuple(batch[-1].shape)}"
-        )
-    return Case(model, src, batch[-2], batch[-1], model.config.pad_id, loss)
+    return Case(model, src, ids, targets, model.config.pad_id, loss)

@@ -135,8 +135,7 @@ WIDTHS = {
     **dict.fromkeys(("SinusoidalPositionalEncoding", "LearnedPositionalEncoding"), "d"),
     **dict.fromkeys(("TokenEmbedding", "LayerNorm", "RMSNorm", "ResidualConnection"), "d"),
     **dict.fromkeys(("w_q", "w_o", "w_2"), "d"),
-    **dict.fromkeys(("w_1", "w_3"), "f"),
-    "OutputProjection": "v",
+    **{"w_1": "f", "w_3": "f", "OutputProjection": "v"},
 }
 """The last axis of what a module makes, by its class or by its name."""
 

@@ -86,8 +86,7 @@ def numbers_are_finite(case: Case) -> Found:
 
 def logits_are_scores(case: Case) -> Found:
     logits = case.logits()
-    normal = bool(((logits.sum(-1) - 1).abs() < 1e-2).all()) and float(logits.min()) >= 0
-    if normal:
+    if bool(((logits.sum(-1) - 1).abs() < 1e-2).all()) and float(logits.min()) >= 0:
         return False, "every row sums to 1: a softmax stands before the loss, which has its own"
     return True, f"between {float(logits.min()):.1f} and {float(logits.max()):.1f}"
 
@@ -110,8 +109,7 @@ def padding_is_known(case: Case) -> Found:
         if len(ends) and 2 * int(ends.bincount().max()) >= len(ids):
             filler = int(ends.mode().values)
             return False, f"many a {name} ends in a run of id {filler}, but pad_id={case.pad_id}"
-        gap = (ids[:, :-1] == case.pad_id) & (ids[:, 1:] != case.pad_id)
-        if bool(gap.any()):
+        if bool(((ids[:, :-1] == case.pad_id) & (ids[:, 1:] != case.pad_id)).any()):
             return False, f"padding stands before a token of a {name}: fill rows on the right"
     return True, f"pad_id={case.pad_id} stands to the right only"
 
@@ -206,9 +204,8 @@ def rows_stay_apart(case: Case) -> Found:
 def padding_is_invisible(case: Case) -> Found:
     before = case.logits()
     src = None if case.src is None else F.pad(case.src, (0, 3), value=case.pad_id)
-    ids = F.pad(case.ids, (0, 2), value=case.pad_id)
-    after = case.logits(src=src, ids=ids)[:, : case.ids.size(1)]
-    moved = change(before, after, case.real)
+    after = case.logits(src=src, ids=F.pad(case.ids, (0, 2), value=case.pad_id))
+    moved = change(before, after[:, :-2], case.real)
     if moved <= case.tolerance(before):
         return True, "more padding changes nothing"
     return False, f"more padding changes logits by {moved:.2g}: it is attended"
@@ -243,11 +240,8 @@ def cached_is_full(case: Case) -> Found:
     full = case.logits()
     memory = () if case.src is None else case.model.encode(case.src)
     caches = [KVCache() for _ in case.model.decoder.layers]
-    steps = [
-        case.model.decode(case.ids[:, t : t + 1], *memory, caches=caches).float()
-        for t in range(case.ids.size(1))
-    ]
-    moved = change(full, torch.cat(steps, dim=1), case.real)
+    steps = [case.model.decode(ids, *memory, caches=caches) for ids in case.ids.split(1, dim=1)]
+    moved = change(full, torch.cat(steps, dim=1).float(), case.real)
     if moved <= case.tolerance(full):
         return True, "one token at a time gives the same logits as the whole text"
     causes = "positions begin again, or the cache is not all that is attended"

@@ -37,8 +37,6 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
         >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.tensor([[3.0, 3.0, -3.0, -3.0]])
         >>> repetition_penalty(ids, logits, 1.5)
         tensor([[ 3.0000,  2.0000, -4.5000, -3.0000]])
-
-    Paper: Keskar et al. (2019), section 4.1.
     """
     if not penalty > 0.0:
         raise ValueError(f"penalty must be above 0, got {penalty}")

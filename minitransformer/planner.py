@@ -247,7 +247,8 @@ def plan(
     length = longest if length is None else check_count("length", length)
     check_count("gpus", gpus)
     check_count("batch_size", batch_size)
-    if length > longest and getattr(config, "positional_encoding", "none") not in ENDLESS:
+    has_end = getattr(config, "positional_encoding", "none") not in ("alibi", "none")
+    if has_end and length > longest:
         raise ValueError(f"length must be at most max_len={longest}, got {length}")
     check_positive("tokens", tokens)
     if not 0 < utilisation <= 1:
@@ -298,10 +299,6 @@ def plan(
 def peak_of(hardware: Hardware, precision: str) -> float:
     """Operations a second that a device could do."""
     return hardware.flops if precision == "mixed" else hardware.flops_float32
-
-
-ENDLESS = ("alibi", "none")
-"""Positional encodings that know no longest row."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
     Example:
         >>> top_k_filter(torch.tensor([1.0, 4.0, 3.0]), 2)
         tensor([-inf, 4., 3.])
-
-    Paper: Fan et al. (2018), section 5.1.
     """
     if k < 1:
         raise ValueError(f"top_k must be at least 1, got {k}")
@@ -41,8 +39,6 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     Example:
         >>> top_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.7).exp()
         tensor([0.6000, 0.0000, 0.3000])
-
-    Paper: Holtzman et al. (2020), section 3.1.
     """
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
@@ -62,8 +58,6 @@ def min_p_filter(logits: Tensor, m: float) -> Tensor:
     Example:
         >>> min_p_filter(torch.tensor([0.6, 0.1, 0.3]).log(), 0.4).exp()
         tensor([0.6000, 0.0000, 0.3000])
-
-    Paper: Nguyen et al. (2024), section 3.
     """
     if not 0.0 < m <= 1.0:
         raise ValueError(f"min_p must be above 0 and at most 1, got {m}")
@@ -92,10 +86,8 @@ def next_token_probs(
         top_k, top_p, min_p: see `top_k_filter`, `top_p_filter`, `min_p_filter`.
 
     Returns:
-        Probabilities, (..., v), at least float32; rows sum to 1.
-
-    Raises:
-        ValueError: if an argument is out of range.
+        Probabilities, (..., v), at least float32; rows sum to 1. An argument that is out of range
+        is a `ValueError`.
 
     Example:
         >>> next_token_probs(torch.tensor([0.6, 0.1, 0.3]).log(), top_k=2)

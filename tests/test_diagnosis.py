@@ -80,7 +80,7 @@ def test_nothing_is_found_in_what_is_whole(batch, options):
 
 
 ATTENDING = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
-RELATIVES = {
+PUBLISHED = {
     "GPT-2": (
         -1,
         lambda m: m.GPT2(m.GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2)),
@@ -114,10 +114,10 @@ RELATIVES = {
 }
 
 
-@pytest.mark.parametrize("name", RELATIVES)
-def test_nothing_is_found_in_the_relatives(batch, name):
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_nothing_is_found_in_published_models(batch, name):
     torch.manual_seed(0)  # of their first weights
-    pad_id, new_model = RELATIVES[name]
+    pad_id, new_model = PUBLISHED[name]
     given = [x.masked_fill(x == 0, pad_id) for x in batch]
     model = new_model(mt.models)
     assert diagnose(model, given[model.config.num_encoder_layers == 0 :]).failed == []

@@ -54,8 +54,8 @@ def mask_inverted(model: Any) -> None:
 def causal_mask_missing(model: Any) -> None:
     """The decoder sees what it has to predict."""
     for layer in model.decoder.layers:
-        attend = layer.self_attention.attend
-        layer.self_attention.attend = lambda q, k, v, mask, attend=attend: attend(q, k, v, None)
+        core = layer.self_attention
+        core.attend = lambda q, k, v, mask, attend=core.attend: attend(q, k, v, None)
 
 
 def padding_attended(model: Any) -> None:
@@ -110,8 +110,7 @@ def softmax_before_the_loss(model: Any) -> None:
 def heads_without_transpose(model: Any) -> None:
     """(b, n, h·e) is viewed as (b, h, n, e): a head gets pieces of several positions."""
     for module in attentions(model, MultiHeadAttention):
-        width = module.d_k
-        module.split_heads = lambda x, width=width: x.reshape(x.size(0), -1, x.size(1), width)
+        module.split_heads = lambda x, e=module.d_k: x.reshape(x.size(0), -1, x.size(1), e)
 
 
 def heads_joined_without_transpose(model: Any) -> None:
@@ -149,9 +148,8 @@ def keys_of_the_target(model: Any) -> None:
     """Cross-attention asks the target, and never the source."""
     for layer in model.decoder.layers:
         cross = layer.cross_attention
-        forward = cross.forward
-        cross.forward = lambda query, key, value, mask=None, cache=None, forward=forward: forward(
-            query, query, query, "causal", cache
+        cross.forward = lambda query, key, value, mask=None, cache=None, forward=cross.forward: (
+            forward(query, query, query, "causal", cache)
         )
 
 
@@ -180,7 +178,8 @@ def rows_mixed(model: Any) -> None:
 
 def encoder_detached(model: Any) -> None:
     """The encoder's output is cut off from the gradient."""
-    model.encoder.register_forward_hook(lambda module, args, output: output.detach())
+    forward = model.encoder.forward
+    model.encoder.forward = lambda *args: forward(*args).detach()
 
 
 def padding_in_the_loss(model: Any, *batch: Tensor, smoothing: float = 0.0) -> Tensor:
