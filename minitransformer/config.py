@@ -4,7 +4,7 @@ Built in chapter 8. Paper: "Attention Is All You Need" (Vaswani et al., 2017), t
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from minitransformer.checks import check_types
 from minitransformer.feed_forward import ACTIVATIONS
@@ -123,7 +123,7 @@ class TransformerConfig:
             raise ValueError(f"pad_id must be below {min(sizes)} tokens or -1, got {self.pad_id}")
 
     @classmethod
-    def base(cls, vocab_size: int = 37_000) -> "TransformerConfig":
+    def base(cls, vocab_size: int = 37_000) -> Self:
         """The paper's base model, English to German: 65 million parameters in its table 3.
 
         Example:
@@ -135,9 +135,7 @@ class TransformerConfig:
         return cls(**sizes, attention_bias=False, share_embeddings=True)
 
     @classmethod
-    def decoder_only(
-        cls, vocab_size: int, *, num_layers: int = 6, **options: Any
-    ) -> "TransformerConfig":
+    def decoder_only(cls, vocab_size: int, *, num_layers: int = 6, **options: Any) -> Self:
         """One vocabulary, one stack: the shape of a `DecoderOnlyTransformer`.
 
         Args:
