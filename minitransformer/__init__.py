@@ -62,9 +62,8 @@ What is not among the names below is imported from its module: `mt.plotting.plot
 
 | module | chapter | what it holds |
 | --- | --- | --- |
-| `tokenization`, `words` | 1 | text to integers: characters, words |
+| `tokenization`, `words`, `tokenizer_file` | 1 | text to integers: characters, words; a file |
 | `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
-| `tokenizer_file` | 1 | a tokenizer's file |
 | `embeddings`, `positional_encoding`, `rotary` | 2, 3 | of tokens; of positions: four kinds |
 | `attention` | 4 | masks, scaled dot-product attention |
 | `checks` | 3, 4, 9 | what does not fit together is refused |
@@ -80,9 +79,8 @@ What is not among the names below is imported from its module: `mt.plotting.plot
 | `checkpoint`, `files` | 9 | saving a training; files that are whole, or not there |
 | `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
 | `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
-| `cache`, `decoding` | 10 | keys and values of earlier positions; texts while they are decoded |
+| `inference`, `cache`, `decoding` | 10 | texts that a model writes; keys of earlier positions |
 | `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
-| `inference` | 10 | decoding with a trained model |
 | `diagnosis`, `laws` | 17 | what to check before the first step |
 | `planner` | 18 | what a training takes: operations, memory, time, money |
 | `plotting` | all | the figures |

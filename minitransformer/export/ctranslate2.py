@@ -3,8 +3,6 @@
 Its models are lists of layers by name. Ours have the same layers; what differs is how they are
 stacked: the projections of queries, keys and values are one matrix there, and a table of token
 vectors has its factor √d in it.
-
-Needs the library `ctranslate2`.
 """
 
 import os

@@ -2,8 +2,6 @@
 
 They are those of `torch_export`, with the inputs and outputs that `graphs` lists: `encoder.onnx`
 and `decoder.onnx`, or `decoder_only.onnx`, for any number of rows and any lengths.
-
-Needs the libraries `onnx` and `onnxscript`.
 """
 
 import logging

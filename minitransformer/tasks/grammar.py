@@ -58,19 +58,13 @@ class Clause:
     tense: str
     negated: bool
     subject: Nominal
-    front: Phrase = NOTHING
-    """The relative pronoun where it is not the subject."""
-    objects: list[str] = field(default_factory=list)
-    """The English ones."""
-    pronouns: list[str] = field(default_factory=list)
-    """German objects that come before the adverb."""
-    nouns: list[str] = field(default_factory=list)
-    """German objects that come after it."""
-    complement: str = ""
-    """German adjective or prepositional phrase: what "nicht" comes before."""
+    front: Phrase = NOTHING  # the relative pronoun where it is not the subject
+    objects: list[str] = field(default_factory=list)  # the English ones
+    pronouns: list[str] = field(default_factory=list)  # German objects before the adverb
+    nouns: list[str] = field(default_factory=list)  # German objects after it
+    complement: str = ""  # German adjective or prepositional phrase: what "nicht" comes before
     adverb: Phrase = NOTHING
-    tail: Phrase = NOTHING
-    """A relative clause or that-clause, which follows even a German verb at the end."""
+    tail: Phrase = NOTHING  # a relative or that-clause: it follows even a German verb at the end
 
     def english(self) -> str:
         verb = english_verb(self.verb, self.tense, self.subject.agreement, self.negated)

@@ -32,20 +32,13 @@ LONGER = (
 class Job:
     """A task that the command line can train."""
 
-    splits: Callable[[int], dict[str, list[TextPair]]]
-    """The data, by the seed."""
-    tokenizers: Callable[[list[TextPair]], tuple[Tokenizer, Tokenizer]]
-    """Of the source and of the target, from the training texts."""
-    model: dict[str, Any] = field(default_factory=dict)
-    """Of the configuration, what is not the main job's."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of the training, what is not the default."""
-    measured: tuple[str, ...] = ()
-    """The splits of which exact match says something."""
-    remark: str = ""
-    """What is to be said of these."""
-    starts_as_identity: bool = False
-    """Whether each layer passes on at first what it gets."""
+    splits: Callable[[int], dict[str, list[TextPair]]]  # by the seed
+    tokenizers: Callable[[list[TextPair]], tuple[Tokenizer, Tokenizer]]  # source and target
+    model: dict[str, Any] = field(default_factory=dict)  # what is not the main job's
+    settings: dict[str, Any] = field(default_factory=dict)  # what is not the default
+    measured: tuple[str, ...] = ()  # the splits of which exact match says something
+    remark: str = ""  # what is to be said of these
+    starts_as_identity: bool = False  # whether each layer passes on at first what it gets
 
     def new_trainer(self, config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
         """The job from its beginning: data, tokenizers and model.

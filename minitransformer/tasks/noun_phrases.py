@@ -32,10 +32,8 @@ class Draw:
     random: random.Random
     max_depth: int
     compose: bool
-    depth: int = 0
-    """Of the innermost clause; the main clause has depth 0."""
-    composed: bool = False
-    """Whether the sentence holds a held-out phrase."""
+    depth: int = 0  # of the innermost clause; the main clause has depth 0
+    composed: bool = False  # whether the sentence holds a held-out phrase
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability

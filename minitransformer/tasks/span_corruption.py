@@ -24,9 +24,6 @@ def draw_spans(
         rate: share of the tokens that are cut out, about; 15 % in the paper.
         mean_length: mean length of these spans, about; 3 in the paper.
 
-    Returns:
-        For each token whether it is cut out.
-
     Raises:
         ValueError: if `length` is below 2, `rate` not between 0 and 1, or `mean_length` below 1.
 
@@ -105,10 +102,7 @@ def restore_spans(
 ) -> list[int]:
     """The text: a source of `corrupt_spans` with what the target says in the place of sentinels.
 
-    Args:
-        source: as `corrupt_spans` returns it.
-        target: the same; or what a model has written. A gap that it leaves out stays empty.
-        sentinels: as for `corrupt_spans`.
+    The target may be what a model has written. A gap that it leaves out stays empty.
 
     Example:
         >>> restore_spans([5, 99, 8, 98], [99, 6, 7, 98, 9], [99, 98, 97])

@@ -135,9 +135,6 @@ def text_to_text(
         num_train: pairs of each task to train on, with repetition.
         num_held_out: distinct pairs of each task whose sources training never holds.
 
-    Returns:
-        For each task its splits "train" and "held_out".
-
     Raises:
         ValueError: if a size is below 1.
 
