@@ -17,7 +17,8 @@ def pytest_configure(config):
     """Before test modules are imported, helpers too, for they have tensors."""
     if second_device.NAME in (config.getoption("device"), config.getoption("default_device")):
         second_device.register()
-    torch.set_default_device(config.getoption("default_device"))
+    if config.getoption("default_device") != "cpu":  # a mode, which compiled code would meet
+        torch.set_default_device(config.getoption("default_device"))
 
 
 def pytest_collection_modifyitems(items):
