@@ -3,7 +3,7 @@
 import { STOP } from "./stop_words.mjs";
 
 const MOST = 20;
-const LOADED = 40;
+const LOADED = 30;
 const root = new URL("../", import.meta.url);
 const box = document.querySelector("#search-results");
 const query = new URLSearchParams(location.search).get("q") ?? "";

@@ -19,7 +19,7 @@ from minitransformer.checks import check_instance, check_vocab_size, texts_of
 from minitransformer.tokenization import Tokenizer
 from minitransformer.tokenizer_file import GPT2_PATTERN, read_vocab_and_merges
 
-__all__ = ["GPT2_PATTERN", "BPETokenizer", "learn_merges", "merge_pairs"]
+__all__ = ["BPETokenizer", "learn_merges", "merge_pairs"]
 
 # A file holds text, so each byte is spelled as a character: the printable ones of Latin-1 as
 # themselves, the other 68 as the characters from 256 on. The space becomes "Ġ".

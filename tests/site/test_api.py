@@ -60,7 +60,7 @@ def test_types_of_others_are_linked(page, name):
 
 def test_models_show_how_to_save_and_load_them(page):
     for name in ("Transformer", "DecoderOnlyTransformer"):
-        for method in ("save_pretrained", "from_pretrained", "loss"):
+        for method in ("save_pretrained", "from_pretrained"):
             assert page.find("dt", id=f"{PUBLIC[name]}.{method}")
 
 
