@@ -35,7 +35,7 @@ NOT_MADE = {
 ALSO = """
 mt.LayerNorm(4), mt.RMSNorm(4), mt.layer_norm.ResidualConnection(4), mt.TokenEmbedding(6, 4)
 mt.OutputProjection(4, 6), mt.SinusoidalPositionalEncoding(4), mt.ScaledDotProductAttention()
-mt.TrainingConfig(), mt.inference.GenerationConfig()
+mt.TrainingConfig(), mt.inference.GenerationConfig(), mt.optimizers.ParameterRule("adam", 0.1)
 """
 
 
