@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import minitransformer
@@ -21,6 +22,22 @@ def test_imports_run_one_way():
                 r"(?:from|import) minitransformer(?:\.| import )(\w+)", path.read_text("utf-8")
             )
             assert FOLDERS.intersection(found) <= {here} | KNOWS.get(here, set()), path
+
+
+def test_modules_import_in_no_circle():
+    """Within functions neither."""
+    places = {
+        path: path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.rglob("*.py")
+    }
+    modules = {".".join(place.parts).removesuffix(".__init__"): p for p, place in places.items()}
+    line = re.compile(r"^ *from (minitransformer[\w.]*) import \(?\s*(\w+)", re.MULTILINE)
+    imports = {}
+    for name, path in modules.items():
+        found = line.findall(path.read_text("utf-8"))
+        imported = {f"{m}.{part}" if f"{m}.{part}" in modules else m for m, part in found}
+        imports[name] = imported - {name, "minitransformer"}
+    assert sum(map(len, imports.values())) > 200
+    TopologicalSorter(imports).prepare()  # or a CycleError, which names the circle
 
 
 def test_import_has_no_side_effect():
