@@ -66,7 +66,7 @@ class Evaluate(Callback):
         self.function, self.every = function, every
 
     def begin(self, trainer: Any) -> None:
-        """See whether the step that a resumed training stopped at was evaluated."""
+        """See whether the last step of a resumed training was evaluated already."""
         was_evaluated = trainer.history and trainer.history[-1].keys() > MEASURED
         self.last = trainer.step if was_evaluated else 0
 

@@ -142,7 +142,7 @@ class LanguageModelTrainer(Trainer):
         self.epoch(0)  # fail now if there is no batch
 
     def epoch(self, epoch: int) -> Sequence[Tensor]:
-        """The batches of one pass over the data; each pass has as many."""
+        """The batches of one pass over the data; every pass has the same number."""
         length, seed = self.config.context_length, self.config.seed
         return stream_batches(self.stream, self.rows, length, seed=seed, epoch=epoch)
 

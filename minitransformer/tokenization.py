@@ -150,7 +150,7 @@ class Tokenizer(SpecialTokens, TokenizerFile):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
-        """Make tokens of the most frequent pieces of `texts`; None means of all.
+        """Make tokens of the most frequent pieces of `texts`; None keeps all.
 
         Of equally frequent pieces, the smaller comes first.
         """
@@ -188,7 +188,7 @@ class Tokenizer(SpecialTokens, TokenizerFile):
         check_instance("text", text, str)
         ids: list[int] = []
         for index, part in enumerate(self.special_pattern.split(text) if parse_special else [text]):
-            if index % 2:  # between the other parts, `split` returns what it splits at
+            if index % 2:  # odd parts are special tokens
                 ids.append(self.ids[part])
             else:
                 ids += chain.from_iterable(map(self.cached, self.split(part)))

@@ -100,11 +100,11 @@ class Trainer(Resumable):
 
     @property
     def step(self) -> int:
-        """The number of updates so far; it and the history cannot disagree."""
+        """The number of updates so far, read from the history."""
         return int(self.history[-1]["step"]) if self.history else 0
 
     def epoch(self, epoch: int) -> Any:
-        """The batches of one pass over the data; each pass has as many."""
+        """The batches of one pass over the data; every pass has the same number."""
         config, most = self.config, self.config.max_tokens_per_batch
         if most is not None:
             return token_batches(self.examples, most, seed=config.seed, epoch=epoch)
@@ -168,7 +168,7 @@ class Trainer(Resumable):
         return self.history
 
     def seed(self, step: int, part: int = 0) -> None:
-        """Everything random from here on is that of a part of a step."""
+        """Seed everything random for one part of one step."""
         # Primes: no two runs share a step's numbers, and no two parts of a step.
         torch.manual_seed(1_000_003 * self.config.seed + step + 1_000_000_007 * part)
 
@@ -195,7 +195,7 @@ class Trainer(Resumable):
         return self.update(found, norm.item())
 
     def update(self, loss: float, norm: float) -> dict[str, float]:
-        """Step the optimiser, as loss and gradient are there; the step's row of the history."""
+        """Update the weights by the gradients there are; return the step's row of the history."""
         step, config = self.step + 1, self.config
         rate = config.learning_rate(step, self.model.config.d_model)
         if not math.isfinite(loss + norm):
