@@ -27,7 +27,8 @@ def answers(text: str) -> dict[str, str]:
 
 @each_page
 def test_page_is_short(path):
-    assert words_of(prose(path)) <= MOST_WORDS
+    text = prose(path)
+    assert max(words_of(text), len(text.split())) <= MOST_WORDS  # formulas are read too
 
 
 @each_page
