@@ -21,8 +21,8 @@ from minitransformer import (
     TokenEmbedding,
 )
 from minitransformer.models.t5_layers import RelativePositionBias
+from minitransformer.models.transformer import start_normal
 from minitransformer.tasks.jobs import start_as_identity
-from minitransformer.transformer import start_normal
 
 MODEL: dict[str, Any] = {
     "d_model": 64,

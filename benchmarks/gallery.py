@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 import minitransformer as mt
-from minitransformer.exercises.faults import FAULTY_BATCHES, FAULTY_LOSSES, FAULTY_MODELS
+from minitransformer.diagnosis.faults import FAULTY_BATCHES, FAULTY_LOSSES, FAULTY_MODELS
 
 SHAPE: dict[str, Any] = {
     "d_model": 64,

@@ -116,7 +116,7 @@ RUNS = [
 ]
 
 
-def planned(run: Run, utilisation: float = 1.0, *, again: bool = False) -> mt.planner.Plan:
+def planned(run: Run, utilisation: float = 1.0, *, again: bool = False) -> mt.planning.Plan:
     """The plan of a published run on one device; its hours are those of all together."""
     hardware = mt.HARDWARE[run.device]
     return mt.plan(

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from x_transformers import Decoder, Encoder, TransformerWrapper
 
 from minitransformer import BPETokenizer
-from minitransformer.byte_pair_encoding import BYTE_OF
+from minitransformer.tokenization.byte_pair_encoding import BYTE_OF
 
 BOS_ID, EOS_ID = 1, 2
 

@@ -25,7 +25,7 @@ from minitransformer import (
     number_words,
 )
 from minitransformer.tasks.jobs import JOBS
-from minitransformer.trainer import Trainer
+from minitransformer.training.trainer import Trainer
 
 Head = tuple[str, int]
 

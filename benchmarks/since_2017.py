@@ -76,7 +76,7 @@ from minitransformer import (
     TrainingConfig,
     TransformerConfig,
 )
-from minitransformer.transformer import start_normal
+from minitransformer.models.transformer import start_normal
 
 SWITCHES = {
     "pre-norm": ("norm after each residual", "norm before each sub-layer, one at the end"),

@@ -47,7 +47,7 @@ from minitransformer import (
     label_smoothing_loss,
     next_token_loss,
 )
-from minitransformer.packing import PACKABLE, PackedMask, Packing
+from minitransformer.layers.packing import PACKABLE, PackedMask, Packing
 
 WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -125,7 +125,7 @@ def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Call
 
 def training_rows() -> Iterator[Row]:
     """What is done to training steps."""
-    module = "minitransformer.loss"
+    module = "minitransformer.training.loss"
     for where, model, batches in steps():
         step = repeated_step(model, batches)
         yield switched(
@@ -190,7 +190,7 @@ def generation_rows() -> Iterator[Row]:
         yield switched(
             f"{name}, beam {num_beams}: torch.cat",
             write(model, rows, num_beams),
-            lambda: patch("minitransformer.decoding.KVCache", lambda _: KVCache()),
+            lambda: patch("minitransformer.inference.decoding.KVCache", lambda _: KVCache()),
         )
 
 

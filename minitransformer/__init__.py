@@ -56,52 +56,38 @@ Where to look further: `trace(model, src_ids, tgt_ids)` lists the shape of every
 `DecoderOnlyTransformer`, with `LanguageModelTrainer` and `TextGenerator`. `python -m
 minitransformer train` trains a real translator in minutes.
 
-Each module keeps what a chapter of the book builds; the subpackages have their own `help`.
-What is not among the names below is imported from its module: `mt.plotting.plot_history`, or
-`from minitransformer.sampling import top_k_filter`.
+Each folder keeps what chapters of the book build, and imports from those above it only. What is not
+among the names at the top is a name of its folder: `mt.training.Muon`,
+`mt.layers.rotary_frequencies`.
 
-| module | chapter | what it holds |
+| folder | chapter | what it holds |
 | --- | --- | --- |
-| `tokenization`, `words`, `tokenizer_file` | 1 | text to integers: characters, words; a file |
-| `byte_pair_encoding`, `wordpiece` | 1 | tokens learned by merging pairs of bytes, of characters |
-| `embeddings`, `positional_encoding`, `rotary` | 2, 3 | of tokens; of positions: four kinds |
-| `attention` | 4 | masks, scaled dot-product attention |
-| `checks` | 3, 4, 9 | what does not fit together is refused |
+| `tokenization` | 1 | text to integers: characters, words, learned pieces |
+| `layers` | 2 to 8 | embeddings, positions, attention, feed-forward, norms, their stacks |
 | `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
-| `multi_head_attention` | 5 | several attentions side by side |
-| `feed_forward` | 6 | the position-wise network |
-| `dropout`, `layer_norm` | 7 | dropout; layer normalisation, residual connections |
-| `encoder_decoder`, `config`, `transformer` | 8 | stacks of layers; settings; the whole model |
-| `data`, `loss`, `training` | 9 | examples and batches; the loss of a batch; settings |
-| `trainer`, `callbacks` | 9 | the loop; what happens between its steps |
-| `optimizers`, `schedules` | 9 | what moves a weight, and how fast |
-| `translator` | 9, 10 | a model with its tokenizers: texts in, texts out |
-| `checkpoint`, `files` | 9 | saving a training; files that are whole, or not there |
-| `pretrained`, `model_card`, `registry`, `as_configured` | 9 | a model for others, and back |
-| `decoder_only`, `language_model` | 10 | the model without encoder; its training on text |
-| `inference`, `cache`, `decoding` | 10 | texts that a model writes; keys of earlier positions |
-| `sampling`, `logits_processors`, `beam_search` | 10 | the next token: drawn, forbidden, searched |
-| `diagnosis`, `laws` | 17 | what to check before the first step |
-| `planner` | 18 | what a training takes: operations, memory, time, money |
-| `plotting` | all | the figures |
-| `tasks` | 8, 9 | number words, the grammar's sentences, Multi30k |
 | `efficient_attention` | 15 | attention in blocks, by patterns, linear; smaller caches |
-| `exercises` | 17 | faults that raise no error |
-| `models` | | BERT, GPT-2, Llama, T5, Marian, BART, ViT |
-| `published` | | what their files hold |
-| `parallel` | | training on many processes, by PyTorch's engine |
-| `packing` | | a batch without its padding |
+| `models` | 8, 11 to 14 | the two models, and BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `fast` | | one text decoded with less around the products |
-| `export` | | to other engines |
+| `inference` | 10 | the next token: chosen, drawn, searched for |
+| `training` | 9 | batches, loss, optimisers, the loop, checkpoints; a translator |
+| `diagnosis` | 17 | what to check before the first step; faults that raise no error |
+| `planning` | 18 | what a training takes: operations, memory, time, money |
+| `tasks` | 8, 9, 13 | number words, the grammar's sentences, Multi30k |
+| `plotting` | all | the figures |
+| `export`, `parallel` | | to other engines; on many processes |
 
 Masks are boolean and True means "may attend", everywhere.
 """
 
 from minitransformer import efficient_attention as efficient_attention
 from minitransformer import export as export
-from minitransformer import models as models
 from minitransformer import parallel as parallel
-from minitransformer.attention import (
+from minitransformer import tasks as tasks
+from minitransformer.diagnosis.diagnose import diagnose
+from minitransformer.inference.beam_search import length_normalisation
+from minitransformer.inference.generate import generate
+from minitransformer.inspection.record import record_attention, trace
+from minitransformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
     attention_weights,
@@ -109,12 +95,33 @@ from minitransformer.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from minitransformer.beam_search import length_normalisation
-from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.cache import KVCache
-from minitransformer.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
-from minitransformer.config import TransformerConfig
-from minitransformer.data import (
+from minitransformer.layers.cache import KVCache
+from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import LayerNorm, RMSNorm
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
+from minitransformer.layers.positional_encoding import (
+    SinusoidalPositionalEncoding,
+    sinusoidal_positions,
+)
+from minitransformer.layers.rotary import RotaryPositionalEncoding
+from minitransformer.models.config import TransformerConfig
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.registry import register
+from minitransformer.models.transformer import Transformer
+from minitransformer.planning import HARDWARE, plan
+from minitransformer.plotting import plot_attention, use_book_style
+from minitransformer.tasks.grammar import grammar_sentences
+from minitransformer.tasks.number_words import number_in_words, number_words
+from minitransformer.tokenization.byte_pair_encoding import BPETokenizer
+from minitransformer.tokenization.tokenizer import CharacterTokenizer, Tokenizer, pad_rows
+from minitransformer.tokenization.wordpiece import WordPieceTokenizer
+from minitransformer.tokenization.words import WordTokenizer
+from minitransformer.training.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
+from minitransformer.training.config import TrainingConfig
+from minitransformer.training.data import (
     Batch,
     Example,
     TextPair,
@@ -123,33 +130,11 @@ from minitransformer.data import (
     epoch_batches,
     token_stream,
 )
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.diagnosis import diagnose
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.inference import generate
-from minitransformer.inspection import record_attention, trace
-from minitransformer.language_model import LanguageModelTrainer
-from minitransformer.layer_norm import LayerNorm, RMSNorm
-from minitransformer.loss import label_smoothing_loss, next_token_loss
-from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.planner import HARDWARE, plan
-from minitransformer.plotting import plot_attention, use_book_style
-from minitransformer.positional_encoding import SinusoidalPositionalEncoding, sinusoidal_positions
-from minitransformer.registry import register
-from minitransformer.rotary import RotaryPositionalEncoding
-from minitransformer.schedules import cosine_schedule
-from minitransformer.tasks.grammar import grammar_sentences
-from minitransformer.tasks.number_words import number_in_words, number_words
-from minitransformer.tokenization import CharacterTokenizer, Tokenizer, pad_rows
-from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextGenerator, Translator
-from minitransformer.wordpiece import WordPieceTokenizer
-from minitransformer.words import WordTokenizer
+from minitransformer.training.language_model import LanguageModelTrainer
+from minitransformer.training.loss import label_smoothing_loss, next_token_loss
+from minitransformer.training.schedules import cosine_schedule
+from minitransformer.training.trainer import Trainer
+from minitransformer.training.translator import TextGenerator, Translator
 
 __version__ = "0.1.0"
 
@@ -171,5 +156,6 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What completion offers: the names and the subpackages, and no other module."""
-    return [*__all__, "efficient_attention", "export", "models", "parallel", "tasks"]
+    """What completion offers: the names and the folders, and no module beside them."""
+    folders = "diagnosis efficient_attention export inference inspection layers models parallel"
+    return [*__all__, *folders.split(), "tasks", "tokenization", "training"]

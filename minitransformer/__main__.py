@@ -21,19 +21,19 @@ from typing import Any, TypeVar
 import torch
 
 from minitransformer import __version__, export, parallel
-from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.checkpoint import load_model
-from minitransformer.config import TransformerConfig
-from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
-from minitransformer.language_model import LanguageModelTrainer
+from minitransformer.models.config import TransformerConfig
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
 from minitransformer.parallel.token_file import read_once
-from minitransformer.planner import HARDWARE, plan
+from minitransformer.planning import HARDWARE, plan
 from minitransformer.tasks.jobs import JOBS, RECIPES, Job
-from minitransformer.tokenization import Tokenizer
-from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig
-from minitransformer.translator import TextGenerator, TextModel, Translator
+from minitransformer.tokenization.byte_pair_encoding import BPETokenizer
+from minitransformer.tokenization.tokenizer import Tokenizer
+from minitransformer.training.checkpoint import load_model
+from minitransformer.training.config import TrainingConfig
+from minitransformer.training.language_model import LanguageModelTrainer
+from minitransformer.training.trainer import Trainer
+from minitransformer.training.translator import TextGenerator, TextModel, Translator
 
 ENGINES: dict[str, Callable[..., None]] = {
     "ctranslate2": export.to_ctranslate2,

@@ -13,22 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.attention import ScaledDotProductAttention
-from minitransformer.cache import KVCache
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import OutputProjection, TokenEmbedding
-from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import LayerNorm, ResidualConnection, RMSNorm
-from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.positional_encoding import (
+from minitransformer.layers.attention import ScaledDotProductAttention
+from minitransformer.layers.cache import KVCache
+from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
+from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import LayerNorm, ResidualConnection, RMSNorm
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
+from minitransformer.layers.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.rotary import RotaryPositionalEncoding
-from minitransformer.transformer import Transformer
+from minitransformer.layers.rotary import RotaryPositionalEncoding
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.transformer import Transformer
 
 __all__ = ["Prepared", "prepare"]
 

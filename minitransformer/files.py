@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -52,6 +52,31 @@ def named_folder(folder: str | os.PathLike[str]) -> Path:
     if os.fspath(folder) == "":
         raise ValueError("folder must have a name, got ''; the one we are in is called '.'")
     return Path(folder)
+
+
+def local_folder(name_or_folder: str | os.PathLike[str], wanted: Sequence[str]) -> Path:
+    """The folder itself, or where those files of that model of the Hub have been downloaded to."""
+    path = named_folder(name_or_folder)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ValueError(
+            f"name_or_folder must be a folder, or a name on the Hugging Face Hub, got the file "
+            f"{path}; its folder is {path.parent}"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise FileNotFoundError(
+            f"there is no folder {name_or_folder}; if it is a name on the Hugging Face Hub, "
+            "install what asks the Hub: pip install 'minitransformer[hub]'"
+        ) from error
+    try:
+        return Path(snapshot_download(os.fspath(name_or_folder), allow_patterns=list(wanted)))
+    except (OSError, ValueError) as error:  # the Hub's errors are one or the other
+        raise FileNotFoundError(
+            f"there is no folder {name_or_folder}, and from the Hugging Face Hub: {error}"
+        ) from error
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from minitransformer import (
     scaled_dot_product_attention,
     trace,
 )
-from minitransformer.loss import linear_cross_entropy
+from minitransformer.training.loss import linear_cross_entropy
 
 pytestmark = pytest.mark.slow
 

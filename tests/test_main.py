@@ -17,9 +17,9 @@ import minitransformer as mt
 import minitransformer.__main__ as command_line
 from minitransformer import TextGenerator, TrainingConfig, models, parallel
 from minitransformer.__main__ import main
-from minitransformer.checkpoint import load_checkpoint
 from minitransformer.export.folder import export_folder, exportable
 from minitransformer.tasks import jobs
+from minitransformer.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
 

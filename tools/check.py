@@ -31,7 +31,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # for each process
 OF_EACH_KIND = "not everything"  # marks, as pytest takes them
 QUICK = f"{OF_EACH_KIND} and not slow"
 SLOWEST = 20
-ON_SECOND_DEVICE = [f"tests/test_{name}.py" for name in ("decoder_only", "optimizers", "sampling")]
+ON_SECOND_DEVICE = [
+    "tests/models/test_decoder_only.py",
+    "tests/training/test_optimizers.py",
+    "tests/inference/test_sampling.py",
+]
 COMPARE = ("--nbval-current-env", "--nbval-cell-timeout=900")
 
 

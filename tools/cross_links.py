@@ -66,11 +66,13 @@ class Book:
             book.executed_with[name] = notebook["metadata"].get("executed_with", {})
             if path.parent == folder:  # a deeper page is not where one meets a module
                 book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
-        for path in sorted(package.glob("*.py")):
+        for path in sorted(package.rglob("[!_]*.py")):
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             if built := re.search(r"^Built in chapters? ([\d, and]+)", docstring, re.M):
                 for number in re.findall(r"\d+", built[1]):
-                    book.builds.setdefault(name_of[f"chapter {number}"], set()).add(path.stem)
+                    book.builds.setdefault(name_of[f"chapter {number}"], set()).add(
+                        module_name(path, package)
+                    )
         return book
 
     def citing(self, work: nodes.Element) -> list[str]:
@@ -104,22 +106,27 @@ def sources(notebook: dict[str, Any], kind: str) -> Iterator[str]:
 
 def public_modules(package: Path) -> Iterator[tuple[str, str]]:
     """Each public name of the package, with its module."""
-    for path in package.glob("*.py"):
+    for path in package.rglob("[!_]*.py"):
         for name in public_names(ast.parse(path.read_text(encoding="utf-8"))):
-            if path.stem != "__init__":
-                yield name, path.stem
+            yield name, module_name(path, package)
+
+
+def module_name(path: Path, package: Path) -> str:
+    """`layers.attention`."""
+    return ".".join(path.relative_to(package).with_suffix("").parts)
 
 
 def modules_used(code: str, module_of: dict[str, str]) -> set[str]:
-    """The modules that the code imports from, by their names or by `mt.name`."""
-    used = set()
+    """The modules that the code imports from, by their names, by `mt.name` or `mt.folder.name`."""
+    used, modules = set(), set(module_of.values())
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "mt":
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("mt."):
             used.add(module_of.get(node.attr, ""))
         elif isinstance(node, ast.ImportFrom) and node.module:
             package, _, module = node.module.partition(".")
             if package == "minitransformer":
-                used |= {module} if module else {module_of.get(n.name, "") for n in node.names}
+                names = {module_of.get(n.name, "") for n in node.names}
+                used |= {module} if module in modules else names
     return used - {""}
 
 
@@ -157,7 +164,8 @@ def module_link(app: Sphinx, page: str, module: str) -> nodes.reference:
     """A link to the module's entry in the API reference, or to its source where there is none."""
     entry = app.env.get_domain("py").data["modules"].get(f"minitransformer.{module}")
     if entry is None:
-        source = f"{repository.url()}/blob/{repository.branch()}/minitransformer/{module}.py"
+        path = f"minitransformer/{module.replace('.', '/')}.py"
+        source = f"{repository.url()}/blob/{repository.branch()}/{path}"
         return link(nodes.literal("", module), source)
     address = app.builder.get_relative_uri(page, entry.docname)
     return link(nodes.literal("", module), f"{address}#{entry.node_id}")

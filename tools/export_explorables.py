@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 import minitransformer as mt
-from minitransformer.beam_search import beam_search
-from minitransformer.byte_pair_encoding import learn_merges
-from minitransformer.decoding import CachedDecoding
-from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig
+from minitransformer.inference.beam_search import beam_search
+from minitransformer.inference.decoding import CachedDecoding
+from minitransformer.tokenization.byte_pair_encoding import learn_merges
+from minitransformer.training.config import TrainingConfig
+from minitransformer.training.trainer import Trainer
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "explorables"
 

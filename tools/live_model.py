@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import minitransformer as mt
-from minitransformer.tokenizer_file import write_json
+from minitransformer.tokenization.tokenizer_file import write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
 EXAMPLES = {

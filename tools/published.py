@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from minitransformer import generate, models
-from minitransformer.pretrained import WEIGHTS
+from minitransformer.models.pretrained import WEIGHTS
 
 NEW_TOKENS = 20
 SAME = 1e-4  # of the largest logit

@@ -14,9 +14,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from minitransformer.attention import Mask, scaled_dot_product_attention
-from minitransformer.cache import KVCache
 from minitransformer.checks import check_at_least_1, check_axes
+from minitransformer.layers.attention import Mask, scaled_dot_product_attention
+from minitransformer.layers.cache import KVCache
 
 __all__ = ["LatentAttention", "LatentCache", "QuantisedCache", "RollingCache"]
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitransformer.attention import Mask
 from minitransformer.checks import (
     check_at_least_1,
     check_attention,
@@ -27,6 +26,7 @@ from minitransformer.checks import (
     without_autocast,
 )
 from minitransformer.efficient_attention.block_mask import BlockMask, Visit, blocks
+from minitransformer.layers.attention import Mask
 
 __all__ = [
     "flash_attention",

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.attention import Mask, as_tensor
 from minitransformer.checks import (
     check_at_least_1,
     check_attention,
@@ -28,6 +27,7 @@ from minitransformer.checks import (
     check_values,
     without_autocast,
 )
+from minitransformer.layers.attention import Mask, as_tensor
 
 __all__ = [
     "delta_rule",

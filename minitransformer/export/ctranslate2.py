@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minitransformer.checks import library
 from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers, tokens_of
-from minitransformer.multi_head_attention import MultiHeadAttention
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
 
 __all__ = ["to_ctranslate2"]
 

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minitransformer.as_configured import check_as_configured
-from minitransformer.decoder_only import DecoderOnlyTransformer
 from minitransformer.files import new_folder
-from minitransformer.pretrained import vocabularies
-from minitransformer.published.beside import write_tokenizers
-from minitransformer.tokenization import Tokenizer
-from minitransformer.transformer import Transformer
-from minitransformer.translator import TextModel
+from minitransformer.models.as_configured import check_as_configured
+from minitransformer.models.beside import write_tokenizers
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.pretrained import vocabularies
+from minitransformer.models.transformer import Transformer
+from minitransformer.tokenization.tokenizer import Tokenizer
+from minitransformer.training.translator import TextModel
 
 __all__ = ["Exportable", "export_folder", "exportable", "exportable_by_layers", "tokens_of"]
 
@@ -66,8 +66,8 @@ def tokens_of(model: Any, tokenizers: Mapping[str, Tokenizer]) -> list[list[str]
     """A name for each id that the model has, on each side: its token, or "#7" for id 7.
 
     Example:
-        >>> from minitransformer.config import TransformerConfig
-        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> from minitransformer.models.config import TransformerConfig
+        >>> from minitransformer.tokenization.tokenizer import CharacterTokenizer
         >>> config = TransformerConfig.decoder_only(8, d_model=4, num_heads=2, num_layers=1)
         >>> letters = CharacterTokenizer.train(["ab"])
         >>> tokens_of(DecoderOnlyTransformer(config), {"text": letters})

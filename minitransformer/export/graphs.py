@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.cache import KVCache
+from minitransformer.layers.cache import KVCache
 
 __all__ = ["AXES", "INPUTS", "OUTPUTS", "DecoderGraph", "DecoderOnlyGraph", "EncoderGraph"]
 

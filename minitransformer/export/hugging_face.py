@@ -22,13 +22,13 @@ from torch import Tensor
 
 from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers
 from minitransformer.models.gpt2 import GPT2
+from minitransformer.models.gpt2_config import GPT2Config
 from minitransformer.models.llama import Llama
+from minitransformer.models.llama_config import LlamaConfig
 from minitransformer.models.marian import Marian
-from minitransformer.published.config import Stacked, linear
-from minitransformer.published.gpt2_config import GPT2Config
-from minitransformer.published.llama_config import LlamaConfig
-from minitransformer.published.marian_config import MarianConfig
-from minitransformer.tokenizer_file import write_json
+from minitransformer.models.marian_config import MarianConfig
+from minitransformer.models.published_config import Stacked, linear
+from minitransformer.tokenization.tokenizer_file import write_json
 
 __all__ = ["to_transformers"]
 

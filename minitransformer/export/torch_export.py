@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from minitransformer.attention import Backend, ScaledDotProductAttention
 from minitransformer.export.folder import Exportable, export_folder, exportable
 from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, EncoderGraph
-from minitransformer.positional_encoding import (
+from minitransformer.layers.attention import Backend, ScaledDotProductAttention
+from minitransformer.layers.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.rotary import RotaryPositionalEncoding
+from minitransformer.layers.rotary import RotaryPositionalEncoding
 
 __all__ = ["to_torch"]
 

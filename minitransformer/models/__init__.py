@@ -7,32 +7,32 @@ published loads with `from_pretrained`, and what is saved loads in `transformers
 """
 
 from minitransformer.models.bert import BERT
+from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
 from minitransformer.models.bert_heads import (
     BERTForMaskedLM,
     BERTForSequenceClassification,
     mask_tokens,
 )
 from minitransformer.models.gpt2 import GPT2
+from minitransformer.models.gpt2_config import GPT2Config
 from minitransformer.models.llama import Llama
-from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
-from minitransformer.models.marian import BART, Marian
-from minitransformer.models.patch_embedding import PatchEmbedding
-from minitransformer.models.t5 import T5
-from minitransformer.models.t5_layers import RelativePositionBias, position_buckets
-from minitransformer.models.vit import ViT
-from minitransformer.published.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
-from minitransformer.published.gpt2_config import GPT2Config
-from minitransformer.published.llama_config import (
+from minitransformer.models.llama_config import (
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
 )
-from minitransformer.published.marian_config import BARTConfig, MarianConfig
-from minitransformer.published.rotary_scaling import RotaryScaling
-from minitransformer.published.t5_config import T5Config
-from minitransformer.published.tokenizer import PublishedTokenizer
-from minitransformer.published.vit_config import Rectangle, ViTConfig
+from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
+from minitransformer.models.marian import BART, Marian
+from minitransformer.models.marian_config import BARTConfig, MarianConfig
+from minitransformer.models.patch_embedding import PatchEmbedding
+from minitransformer.models.rotary_scaling import RotaryScaling
+from minitransformer.models.t5 import T5
+from minitransformer.models.t5_config import T5Config
+from minitransformer.models.t5_layers import RelativePositionBias, position_buckets
+from minitransformer.models.vit import ViT
+from minitransformer.models.vit_config import Rectangle, ViTConfig
+from minitransformer.tokenization.published import PublishedTokenizer
 
 __all__ = [
     "BART",

@@ -26,17 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.attention import padding_mask
 from minitransformer.checks import check_ids
-from minitransformer.dropout import Dropout
-from minitransformer.embeddings import TokenEmbedding
-from minitransformer.encoder_decoder import Encoder, EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import LayerNorm
-from minitransformer.positional_encoding import LearnedPositionalEncoding
-from minitransformer.published.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
-from minitransformer.published.config import ACTIVATION_NAMES
-from minitransformer.published.weights import Published
+from minitransformer.layers.attention import padding_mask
+from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.embeddings import TokenEmbedding
+from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import LayerNorm
+from minitransformer.layers.positional_encoding import LearnedPositionalEncoding
+from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
+from minitransformer.models.hub import Published
+from minitransformer.models.published_config import ACTIVATION_NAMES
 
 __all__ = ["BERT"]
 

@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.checks import check_targets
-from minitransformer.embeddings import OutputProjection
-from minitransformer.feed_forward import ACTIVATIONS
-from minitransformer.layer_norm import LayerNorm
-from minitransformer.loss import label_smoothing_loss
+from minitransformer.layers.embeddings import OutputProjection
+from minitransformer.layers.feed_forward import ACTIVATIONS
+from minitransformer.layers.layer_norm import LayerNorm
 from minitransformer.models.bert import BERT
-from minitransformer.published.bert_config import RoBERTaConfig
-from minitransformer.published.config import ACTIVATION_NAMES
+from minitransformer.models.bert_config import RoBERTaConfig
+from minitransformer.models.published_config import ACTIVATION_NAMES
 
 __all__ = ["BERTForMaskedLM", "BERTForSequenceClassification", "mask_tokens"]
 
@@ -82,7 +81,7 @@ class BERTForMaskedLM(BERT):
     """Scores, at each position, of every token that may stand there.
 
     Example:
-        >>> from minitransformer.published.bert_config import BERTConfig
+        >>> from minitransformer.models.bert_config import BERTConfig
         >>> config = BERTConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2)
         >>> BERTForMaskedLM(config)(torch.tensor([[5, 4, 7, 2]])).shape
         torch.Size([1, 4, 30])
@@ -128,14 +127,14 @@ class BERTForMaskedLM(BERT):
         check_targets(ids, targets, self.config.vocab_size, pad_id)
         asked = targets != pad_id
         logits = self.score(self.encode(ids, segments)[asked])
-        return label_smoothing_loss(logits, targets[asked], smoothing=0.0, pad_id=pad_id)
+        return F.cross_entropy(logits, targets[asked])
 
 
 class BERTForSequenceClassification(BERT):
     """Scores of classes for each text, read from its first token.
 
     Example:
-        >>> from minitransformer.published.bert_config import BERTConfig
+        >>> from minitransformer.models.bert_config import BERTConfig
         >>> config = BERTConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, num_labels=5)
         >>> BERTForSequenceClassification(config)(torch.tensor([[5, 4, 7, 2]])).shape
         torch.Size([1, 5])

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.encoder_decoder import EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.published.config import ACTIVATION_NAMES
-from minitransformer.published.gpt2_config import NAMES, GPT2Config
-from minitransformer.published.weights import Published
-from minitransformer.transformer import start_normal
+from minitransformer.layers.encoder_decoder import EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.gpt2_config import NAMES, GPT2Config
+from minitransformer.models.hub import Published
+from minitransformer.models.published_config import ACTIVATION_NAMES
+from minitransformer.models.transformer import start_normal
 
 __all__ = ["GPT2"]
 

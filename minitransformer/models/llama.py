@@ -27,14 +27,14 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from minitransformer.decoder_only import DecoderOnlyTransformer
-from minitransformer.encoder_decoder import EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear
-from minitransformer.published.llama_config import LlamaConfig
-from minitransformer.published.weights import Published
-from minitransformer.transformer import start_normal
+from minitransformer.layers.encoder_decoder import EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
+from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.hub import Published
+from minitransformer.models.llama_config import LlamaConfig
+from minitransformer.models.published_config import ACTIVATION_NAMES, Stacked, linear
+from minitransformer.models.transformer import start_normal
 
 __all__ = ["Llama"]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from minitransformer.packing import PACKABLE
-from minitransformer.registry import register
+from minitransformer.layers.packing import PACKABLE
+from minitransformer.models.registry import register
 
 __all__ = ["LoRALinear", "add_lora", "merge_lora"]
 
@@ -101,7 +101,7 @@ def add_lora(
         ValueError: if there is no such layer, or some have a change already.
 
     Example:
-        >>> from minitransformer.feed_forward import FeedForward
+        >>> from minitransformer.layers.feed_forward import FeedForward
         >>> network = FeedForward(6, 8)
         >>> add_lora(network, rank=2, names=["w_2"])
         ['w_2']
@@ -132,7 +132,7 @@ def merge_lora(model: nn.Module) -> None:
         ValueError: if it has no such change.
 
     Example:
-        >>> from minitransformer.feed_forward import FeedForward
+        >>> from minitransformer.layers.feed_forward import FeedForward
         >>> network = FeedForward(6, 8)
         >>> _ = add_lora(network, rank=2)
         >>> merge_lora(network)

@@ -25,18 +25,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.embeddings import TokenEmbedding
-from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import LayerNorm
-from minitransformer.positional_encoding import (
+from minitransformer.layers.embeddings import TokenEmbedding
+from minitransformer.layers.encoder_decoder import DecoderLayer, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import LayerNorm
+from minitransformer.layers.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.published.config import ACTIVATION_NAMES
-from minitransformer.published.marian_config import BARTConfig, MarianConfig
-from minitransformer.published.weights import Published
-from minitransformer.transformer import Transformer, start_normal
+from minitransformer.models.hub import Published
+from minitransformer.models.marian_config import BARTConfig, MarianConfig
+from minitransformer.models.published_config import ACTIVATION_NAMES
+from minitransformer.models.transformer import Transformer, start_normal
 
 __all__ = ["BART", "Marian"]
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.published.vit_config import Rectangle, sides
+from minitransformer.models.vit_config import Rectangle, sides
 
 __all__ = ["PatchEmbedding"]
 

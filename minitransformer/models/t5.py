@@ -25,15 +25,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from minitransformer.dropout import Dropout
-from minitransformer.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
-from minitransformer.feed_forward import FeedForward
+from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
+from minitransformer.models.hub import Published
+from minitransformer.models.published_config import Stacked
+from minitransformer.models.t5_config import FEED_FORWARDS, T5Config
 from minitransformer.models.t5_layers import RelativePositionBias, Scaled
-from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.published.config import Stacked
-from minitransformer.published.t5_config import FEED_FORWARDS, T5Config
-from minitransformer.published.weights import Published
-from minitransformer.transformer import Transformer
+from minitransformer.models.transformer import Transformer
 
 __all__ = ["T5"]
 

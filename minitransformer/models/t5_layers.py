@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.packing import PACKABLE
+from minitransformer.layers.packing import PACKABLE
 
 __all__ = ["RelativePositionBias", "Scaled", "position_buckets"]
 

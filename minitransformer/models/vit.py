@@ -20,15 +20,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from minitransformer.dropout import Dropout
-from minitransformer.encoder_decoder import Encoder, EncoderLayer
-from minitransformer.feed_forward import FeedForward
-from minitransformer.layer_norm import LayerNorm
+from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import LayerNorm
+from minitransformer.layers.multi_head_attention import MultiHeadAttention
+from minitransformer.models.hub import Published
 from minitransformer.models.patch_embedding import PatchEmbedding
-from minitransformer.multi_head_attention import MultiHeadAttention
-from minitransformer.published.config import ACTIVATION_NAMES, Stacked, linear
-from minitransformer.published.vit_config import HEADS, ViTConfig
-from minitransformer.published.weights import Published
+from minitransformer.models.published_config import ACTIVATION_NAMES, Stacked, linear
+from minitransformer.models.vit_config import HEADS, ViTConfig
 
 __all__ = ["ViT"]
 

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.checkpoint import save_checkpoint, state_of, tensors_of
 from minitransformer.files import locked, replacing
+from minitransformer.models.registry import named_weights
 from minitransformer.parallel.processes import Processes
-from minitransformer.registry import named_weights
-from minitransformer.trainer import Trainer
+from minitransformer.training.checkpoint import save_checkpoint, state_of, tensors_of
+from minitransformer.training.trainer import Trainer
 
 __all__ = ["gather"]
 

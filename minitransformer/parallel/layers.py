@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from minitransformer.encoder_decoder import DecoderLayer, EncoderLayer
+from minitransformer.layers.encoder_decoder import DecoderLayer, EncoderLayer
 from minitransformer.parallel.processes import Processes
 
 OLDEST_TORCH = "2.6"  # that has FSDP2's functions for all to use

@@ -15,11 +15,11 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from minitransformer.as_configured import check_come_back
 from minitransformer.checks import texts_of
 from minitransformer.files import named_folder, new_folder, replacing
+from minitransformer.models.as_configured import check_come_back
 from minitransformer.parallel.checkpoints import sha256
-from minitransformer.tokenization import Tokenizer
+from minitransformer.tokenization.tokenizer import Tokenizer
 
 __all__ = ["TokenFile", "paragraphs", "write_tokens"]
 
@@ -97,7 +97,7 @@ def write_tokens(
 
     Example:
         >>> import tempfile
-        >>> from minitransformer.words import WordTokenizer
+        >>> from minitransformer.tokenization.words import WordTokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_tokens(["one two", "two"], WordTokenizer(["one", "two"]), f"{folder}/tokens")
         ...     TokenFile(f"{folder}/tokens").tokens.tolist()
@@ -134,7 +134,7 @@ class TokenFile:
 
     Example:
         >>> import tempfile
-        >>> from minitransformer.tokenization import CharacterTokenizer
+        >>> from minitransformer.tokenization.tokenizer import CharacterTokenizer
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_tokens(["ab", "b"], CharacterTokenizer.train(["ab"]), f"{folder}/tokens")
         ...     file = TokenFile(f"{folder}/tokens")

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from minitransformer.checkpoint import checked_state
-from minitransformer.data import in_parts
-from minitransformer.optimizers import new_optimizer
+from minitransformer.models.registry import named_weights
 from minitransformer.parallel.checkpoints import (
     check_state,
     checkpoints_in,
@@ -29,8 +27,10 @@ from minitransformer.parallel.checkpoints import (
 )
 from minitransformer.parallel.layers import compile_layers, compute_again, full, like, share_out
 from minitransformer.parallel.processes import Processes
-from minitransformer.registry import named_weights
-from minitransformer.trainer import Trainer
+from minitransformer.training.checkpoint import checked_state
+from minitransformer.training.data import in_parts
+from minitransformer.training.optimizers import new_optimizer
+from minitransformer.training.trainer import Trainer
 
 __all__ = ["ParallelTrainer"]
 

@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.data import TextPair
 from minitransformer.tasks.inflection import (
     ADVERBS,
     VERBS,
@@ -36,6 +35,7 @@ from minitransformer.tasks.noun_phrases import (
     relative_pronoun,
     with_preposition,
 )
+from minitransformer.training.data import TextPair
 
 __all__ = ["grammar_sentences"]
 

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from minitransformer.byte_pair_encoding import BPETokenizer
-from minitransformer.config import TransformerConfig
-from minitransformer.data import TextPair
+from minitransformer.models.config import TransformerConfig
+from minitransformer.models.transformer import Transformer
 from minitransformer.tasks.grammar import grammar_sentences
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.number_words import number_words
-from minitransformer.tokenization import Tokenizer
-from minitransformer.trainer import Trainer
-from minitransformer.training import TrainingConfig
-from minitransformer.transformer import Transformer
-from minitransformer.words import WordTokenizer
+from minitransformer.tokenization.byte_pair_encoding import BPETokenizer
+from minitransformer.tokenization.tokenizer import Tokenizer
+from minitransformer.tokenization.words import WordTokenizer
+from minitransformer.training.config import TrainingConfig
+from minitransformer.training.data import TextPair
+from minitransformer.training.trainer import Trainer
 
 LONGER = (
     "longer: millions and thousands in one number, which training never shows together; "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from minitransformer.checks import library
-from minitransformer.data import TextPair
+from minitransformer.training.data import TextPair
 
 __all__ = ["multi30k"]
 

@@ -6,7 +6,7 @@ Built in chapter 9.
 import random
 
 from minitransformer.checks import library
-from minitransformer.data import TextPair
+from minitransformer.training.data import TextPair
 
 __all__ = ["HELD_OUT_PAIRS", "number_in_words", "number_words"]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import cache
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.data import TextPair
 from minitransformer.tasks.grammar import Clause, grow_clause
 from minitransformer.tasks.inflection import ADJECTIVES, NOUNS, english_verb
 from minitransformer.tasks.lexicon import CONJUNCTIONS
 from minitransformer.tasks.noun_phrases import Draw, joined
 from minitransformer.tasks.number_words import number_in_words
+from minitransformer.training.data import TextPair
 
 __all__ = ["text_to_text"]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import minitransformer as mt
-from minitransformer.published.gpt2_config import GPT2Config
-from minitransformer.published.llama_config import LlamaConfig
+from minitransformer.models.gpt2_config import GPT2Config
+from minitransformer.models.llama_config import LlamaConfig
 from notebooks import CHAPTERS
 
 PAGE = (CHAPTERS / "cheat_sheet.md").read_text(encoding="utf-8")
@@ -75,5 +75,5 @@ def test_cache_and_schedule():
     tokens, cached = integers(row_of("KV cache size", 2)[1].split(":", 1)[1])
     width = llama.num_kv_heads * llama.head_width
     assert cached == 2 * llama.num_layers * width * tokens * 2  # 2 bytes each
-    peak = mt.schedules.noam_schedule(4000, d_model=BASE.d_model)
+    peak = mt.training.noam_schedule(4000, d_model=BASE.d_model)
     assert f"peak rate is {peak:.6f}" in PAGE

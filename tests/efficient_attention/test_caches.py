@@ -16,7 +16,7 @@ from minitransformer.efficient_attention import (
     causal_rule,
     window_rule,
 )
-from minitransformer.rotary import RotaryPositionalEncoding
+from minitransformer.layers.rotary import RotaryPositionalEncoding
 
 B, N, D, H = 2, 9, 12, 3
 

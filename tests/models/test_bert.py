@@ -20,12 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from minitransformer import pad_rows, record_attention
 from minitransformer.models.bert import BERT
+from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
 from minitransformer.models.bert_heads import (
     BERTForMaskedLM,
     BERTForSequenceClassification,
     mask_tokens,
 )
-from minitransformer.published.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
 
 V, PAD, MASK = 37, 4, 3
 BERTS = {

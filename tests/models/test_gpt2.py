@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from minitransformer import KVCache, TextGenerator, fast, generate, next_token_loss, pad_rows
 from minitransformer.models import GPT2, GPT2Config
-from minitransformer.published.tokenizer import PublishedTokenizer
+from minitransformer.tokenization.published import PublishedTokenizer
 
 SIZES = {"vocab_size": 37, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
 VARIANTS = {

@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save_file
 
 from minitransformer import KVCache, fast, generate, next_token_loss, pad_rows
 from minitransformer.models.llama import Llama
-from minitransformer.published.llama_config import (
+from minitransformer.models.llama_config import (
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
 )
-from minitransformer.published.rotary_scaling import RotaryScaling
+from minitransformer.models.rotary_scaling import RotaryScaling
 
 SIZES = {
     "vocab_size": 37,

@@ -25,7 +25,7 @@ from minitransformer import (
     record_attention,
 )
 from minitransformer.models.marian import BART, Marian
-from minitransformer.published.marian_config import BARTConfig, MarianConfig
+from minitransformer.models.marian_config import BARTConfig, MarianConfig
 
 SIZES = {
     "vocab_size": 37,

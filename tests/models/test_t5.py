@@ -27,8 +27,8 @@ from minitransformer import (
     trace,
 )
 from minitransformer.models.t5 import T5
+from minitransformer.models.t5_config import T5Config
 from minitransformer.models.t5_layers import RelativePositionBias, Scaled, position_buckets
-from minitransformer.published.t5_config import T5Config
 
 SIZES = {"vocab_size": 37, "d_model": 12, "d_kv": 5, "d_ff": 20, "num_heads": 3, "num_layers": 3}
 VARIANTS = {

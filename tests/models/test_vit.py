@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from minitransformer import record_attention
 from minitransformer.models.patch_embedding import PatchEmbedding, Rectangle
 from minitransformer.models.vit import ViT
-from minitransformer.published.vit_config import ViTConfig
+from minitransformer.models.vit_config import ViTConfig
 
 SIZES = {
     "hidden_size": 12,

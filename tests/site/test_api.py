@@ -73,8 +73,8 @@ def test_models_show_how_to_save_and_load_them(page):
             f"Built in chapters :doc:`4 </chapters/{CHAPTERS[4]}>` "
             f"and :doc:`8 </chapters/{CHAPTERS[8]}>`.",
         ),
-        ("see `ALiBi`", "see :py:obj:`ALiBi <minitransformer.positional_encoding.ALiBi>`"),
-        ("`Trainer.fit`", ":py:obj:`Trainer.fit <minitransformer.trainer.Trainer.fit>`"),
+        ("see `ALiBi`", "see :py:obj:`ALiBi <minitransformer.layers.positional_encoding.ALiBi>`"),
+        ("`Trainer.fit`", ":py:obj:`Trainer.fit <minitransformer.training.trainer.Trainer.fit>`"),
         ("the mask, `(b, k)`", "the mask, ``(b, k)``"),
         ("two `Batch`es", f"two :py:obj:`Batch <{PUBLIC['Batch']}>`\\ es"),
         (

@@ -9,8 +9,8 @@ import torch
 from playwright.sync_api import Page
 
 import minitransformer as mt
-from minitransformer.beam_search import beam_search
-from minitransformer.byte_pair_encoding import merge_pairs
+from minitransformer.inference.beam_search import beam_search
+from minitransformer.tokenization.byte_pair_encoding import merge_pairs
 from repository import ROOT
 
 FOLDER = ROOT / "_static" / "explorables"

@@ -169,7 +169,7 @@ def test_a_deeper_page_cites_but_is_not_where_one_meets_a_module():
 def test_modules_are_found_by_import_and_by_name():
     code = """
 import minitransformer as mt
-from minitransformer.data import Batch
+from minitransformer.training.data import Batch
 mt.Transformer, x.Other
 """
     assert modules_used(code, {"Transformer": "transformer", "Other": "other"}) == {

@@ -23,7 +23,7 @@ from minitransformer.tasks.inflection import (
 )
 from minitransformer.tasks.lexicon import HELD_OUT_PHRASES
 from minitransformer.tasks.noun_phrases import noun_phrase, pronoun, relative_pronoun
-from minitransformer.words import split_words as words
+from minitransformer.tokenization.words import split_words as words
 
 SIZES = {"train": 4000, "held_out": 200, "composition": 200, "deep": 200}
 SUBORDINATORS = {"because", "although", "when", "while", "who", "whom", "that"}

@@ -1,1 +1,0 @@
-"""What readers try themselves on: models, losses and batches broken on purpose (chapter 17)."""

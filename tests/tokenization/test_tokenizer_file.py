@@ -1,0 +1,158 @@
+"""Files say what they hold that we do not do; they are written whole or not at all."""
+
+import copy
+import warnings
+
+import pytest
+
+from minitransformer import (
+    BPETokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
+from minitransformer.tokenization.tokenizer_file import (
+    NOTHING_ADDED,
+    check_same,
+    read_json,
+    write_json,
+)
+
+TOKENIZERS = {
+    "character": CharacterTokenizer.train(["ein zwei"]),
+    "word": WordTokenizer.train(["ein zwei"]),
+    "wordpiece": WordPieceTokenizer.train(["ein zwei"], 40),
+    "bpe": BPETokenizer.train(["ein zwei"], 263),
+}
+
+
+def changed(kind, *path, value):
+    """The content of a file with one entry changed."""
+    state = copy.deepcopy(TOKENIZERS[kind].to_dict())
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "message"),
+    [
+        ("word", "normalizer", {"type": "NFC"}, "normalizer is {'type': 'NFC'}, expected None"),
+        ("word", "version", "2.0", "version is '2.0', expected '1.0'"),
+        ("word", "model unk_token", "[?]", r"model.unk_token is '\[\?\]', expected '<unk>'"),
+        ("word", "decoder", None, "decoder is None, expected {'type': 'Sequence'"),
+        ("word", "added_tokens", [], r"added_tokens is \[\], expected \[{'id': 0"),
+        ("word", "model merges", [["a", "b"]], r"model.merges is \[\['a', 'b'\]\], expected None"),
+        ("word", "model vocab <pad>", 6, "model.vocab must give each of its n tokens"),
+        ("bpe", "model dropout", 0.1, "model.dropout is 0.1, expected None"),
+        ("bpe", "model new", 1, "model.new is 1, expected None"),
+        ("bpe", "pre_tokenizer add_prefix_space", True, "prefix_space is True, expected False"),
+        ("bpe", "model vocab", None, "model.vocab must give each of its n tokens"),
+        ("bpe", "model vocab a", 999, "model.vocab must give each of its n tokens"),
+        ("bpe", "model vocab a", 0, "model.vocab must give each of its n tokens"),
+        ("bpe", "model merges", [["e", "☃"]], "merge 'e' [+] '☃': '☃' is no token"),
+        ("bpe", "added_tokens", [{"id": 7, "special": True}], r"added_tokens\[0\].content is None"),
+        ("bpe", "model type", "Unigram", "model.type is 'Unigram', expected (WordL|BPE|, | or )"),
+        ("bpe", "model", None, "model.type is None, expected "),
+    ],
+)
+def test_what_is_not_done_here_is_named(kind, path, value, message):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.from_dict(changed(kind, *path.split(), value=value))
+
+
+def test_file_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match=r"model.type is 'BPE', expected WordLevel"):
+        WordTokenizer.from_dict(TOKENIZERS["bpe"].to_dict())
+    with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex is "):
+        WordTokenizer.from_dict(TOKENIZERS["character"].to_dict())
+
+    class Mine(Tokenizer):
+        split = join = list
+
+    with pytest.raises(TypeError, match="only tokenizers of these kinds have a file: Character"):
+        Mine(["a"]).to_dict()
+
+
+def test_special_tokens_must_have_their_ids():
+    state = changed("word", "model", "vocab", "<pad>", value=5)
+    state["model"]["vocab"]["ein"] = 0
+    with pytest.raises(ValueError, match=r"the ids of model.vocab.<pad> is 5, expected 0"):
+        Tokenizer.from_dict(state)
+
+
+def test_entries_left_out_count_as_null():
+    state = copy.deepcopy(TOKENIZERS["bpe"].to_dict())
+    del state["truncation"], state["model"]["dropout"]
+    state["model"]["merges"] = [" ".join(pair) for pair in state["model"]["merges"]]  # until 2024
+    assert Tokenizer.from_dict(state).to_dict() == TOKENIZERS["bpe"].to_dict()
+
+
+def test_differences_are_found_at_any_depth():
+    check_same({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}], "c": None})
+    with pytest.raises(ValueError, match=r"^file.a\[1\].b is 3, expected 2$"):
+        check_same({"a": [1, {"b": 3}]}, {"a": [1, {"b": 2}]}, "file")
+    message = r"^a is 'xx.*… \(40,002 characters\), expected None$"
+    with pytest.raises(ValueError, match=message) as error:
+        check_same({"a": "x" * 40_000}, {})
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_a_post_processor_that_adds_nothing_is_as_good_as_none(kind):
+    state = changed(kind, "post_processor", value=copy.deepcopy(NOTHING_ADDED))
+    assert Tokenizer.from_dict(state).to_dict() == TOKENIZERS[kind].to_dict()
+    state["post_processor"]["single"].append({"SpecialToken": {"id": "<eos>", "type_id": 0}})
+    with pytest.raises(ValueError, match=r"post_processor is {'type': 'TemplateProcessing'"):
+        Tokenizer.from_dict(state)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("named", [True, False])
+def test_what_transformers_saved_again_loads_back(kind, named, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    tokenizer = TOKENIZERS[kind]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    names = ("pad", "bos", "eos", "unk", "mask") if named else ()
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"),
+        **{f"{name}_token": f"<{name}>" for name in names},
+    )
+    theirs.save_pretrained(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again" / "tokenizer.json")
+    assert type(again) is type(tokenizer)
+    assert again.to_dict() == tokenizer.to_dict()
+    assert again.encode("zwei ein") == theirs("zwei ein")["input_ids"]
+
+
+# --- reading and writing
+
+
+def test_missing_file_and_folder_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no tokenizer at .*nowhere.json"):
+        Tokenizer.load(tmp_path / "nowhere.json")
+    with pytest.raises(FileNotFoundError, match=r"the tokenizer does not exist: .*nowhere"):
+        TOKENIZERS["word"].save(tmp_path / "nowhere" / "tokenizer.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"PK\x03\x04", b"[1, 2]"])
+def test_damaged_file_is_named(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    message = r"tokenizer.json (is damaged or no JSON file: |holds a list, expected an object)"
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(path)
+
+
+def test_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    write_json({"a": "ß"}, path)
+    with pytest.raises(TypeError):
+        write_json({"a": 1, "b": object()}, path)
+    assert read_json(path) == {"a": "ß"}
+    assert [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]

@@ -1,0 +1,422 @@
+"""Callbacks come at their steps, in any run, however often it was stopped."""
+
+import math
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import PAIRS, copying_trainer
+from test_trainer import assert_same_checkpoints, assert_same_training
+
+from minitransformer import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    Evaluate,
+    Trainer,
+    Translator,
+)
+from minitransformer.training import callbacks
+from minitransformer.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.slow
+
+SCORES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.5, 10: 1.7, 12: 1.6, 14: 1.8, 16: 1.0}
+"""The evaluations of a training of 16 steps; with a patience of 3 it ends at step 14."""
+RECIPE = {"ema_decay": 0.9, "optimizer": "adamw", "weight_decay": 0.1}
+
+
+def refusing(trainer, monkeypatch):
+    """The trainer, which fails where it trains."""
+    monkeypatch.setattr(trainer, "train_step", lambda _: pytest.fail("trained a step"))
+    return trainer
+
+
+# --- one at a time
+
+
+def test_hooks_come_in_order_and_may_stop_the_training():
+    events = []
+
+    class Log(Callback):
+        def begin(self, trainer):
+            events.append("begin")
+
+        def after_step(self, trainer):
+            events.append(trainer.step)
+            trainer.should_stop = trainer.step == 3
+
+        def end(self, trainer):
+            events.append("end")
+
+    trainer = copying_trainer(6)
+    trainer.fit(callbacks=[Log()], progress=False)
+    assert events == ["begin", 1, 2, 3, "end"]
+    trainer.fit(4, progress=False)
+    assert trainer.step == 4
+
+
+def test_evaluation_comes_at_its_steps_and_at_the_end():
+    trainer, modes, at = copying_trainer(20), [], []
+
+    def evaluate():
+        at.append(trainer.step)
+        trainer.model.eval()  # training must not depend on the mode this leaves
+        return {"steps_so_far": trainer.step}
+
+    trainer.model.encoder.register_forward_pre_hook(lambda stack, _: modes.append(stack.training))
+    trainer.fit(8, [Evaluate(evaluate, every=3)], progress=False)
+    assert at == [3, 6, 8]
+    assert {n: row["steps_so_far"] for n, row in enumerate(trainer.history, 1) if len(row) > 4} == {
+        3: 3,
+        6: 6,
+        8: 8,
+    }
+    assert modes == [True] * 8
+
+
+def test_evaluating_does_not_change_training():
+    plain, watched = copying_trainer(6, ema_decay=0.8), copying_trainer(6, ema_decay=0.8)
+    tokenizers = watched.tokenizers.values()
+
+    def evaluate():
+        torch.rand(3)
+        share = Translator(watched.model, *tokenizers).exact_match(PAIRS)
+        assert watched.model.training
+        return {"exact": share, "average": watched.trained().held_out_loss(PAIRS)}
+
+    plain.fit(progress=False)
+    watched.fit(callbacks=[Evaluate(evaluate, every=2)], progress=False)
+    assert watched.history[-1]["average"] > 0
+    for name, weight in plain.model.named_parameters():
+        assert torch.equal(weight, watched.model.get_parameter(name)), name
+
+
+def test_two_evaluations_and_scores_of_any_number_are_kept(tmp_path):
+    both = [Evaluate(lambda: {"a": torch.tensor(0.5)}, 2), Evaluate(lambda: {"b": 3}, 3)]
+    copying_trainer(6).fit(callbacks=both, checkpoint=tmp_path / "model", progress=False)
+    history = load_checkpoint(tmp_path / "model")[1]["history"]
+    assert [(row.get("a"), row.get("b")) for row in history[1:]] == [
+        (0.5, None),
+        (None, 3.0),
+        (0.5, None),
+        (None, None),
+        (0.5, 3.0),
+    ]
+
+
+@pytest.mark.parametrize("scores", [None, 0.5, {"a": "much"}, {"a": torch.ones(2)}, {"loss": 1.0}])
+def test_other_scores_are_refused_when_they_come(scores):
+    trainer = copying_trainer(6)
+    with pytest.raises((TypeError, ValueError), match="an evaluation must "):
+        trainer.fit(callbacks=[Evaluate(lambda: scores, every=1)], progress=False)
+    assert trainer.step == 1
+
+
+def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
+    trainer, saves, path = copying_trainer(20), [], tmp_path / "model"
+    monkeypatch.setattr(trainer, "save", lambda path: saves.append((path, trainer.step)))
+    trainer.fit(8, [Checkpoint(path, every=3)], progress=False)
+    assert saves == [(path, 3), (path, 6), (path, 8)]
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda every: Evaluate(dict, every), lambda n: Checkpoint("a", n)]
+)
+def test_every_no_steps_is_refused(kind):
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        kind(0)
+
+
+# --- refused before the first step
+
+
+def test_second_trainer_with_the_same_checkpoint_is_refused(tmp_path, monkeypatch):
+    first, second = copying_trainer(6), refusing(copying_trainer(6), monkeypatch)
+
+    def evaluate():
+        with pytest.raises(ValueError, match=r"model is being written by another training"):
+            second.fit(checkpoint=tmp_path / "model", progress=False)
+        return {}
+
+    first.fit(callbacks=[Evaluate(evaluate)], checkpoint=tmp_path / "model", progress=False)
+    assert os.listdir(tmp_path) == ["model"]
+    with pytest.raises(ValueError, match="model holds another training, of 6 steps, which this"):
+        second.fit(checkpoint=tmp_path / "model", progress=False)
+
+
+def test_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / ".model.lock").mkdir()  # nobody, root neither, can write a file of that name
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"else")
+    trainer = refusing(copying_trainer(6), monkeypatch)
+    for name, error, message in (
+        ("model", OSError, rf"{re.escape(str(tmp_path / 'model'))} cannot be written: "),
+        ("folder", IsADirectoryError, "to be a file, but .*folder is a folder"),
+        ("no/model", FileNotFoundError, "the folder of the checkpoint does not exist"),
+        ("file", ValueError, "file is no checkpoint of a trainer, and would be replaced"),
+    ):
+        for asked in (Checkpoint(tmp_path / name), EarlyStopping("a", best=tmp_path / name)):
+            with pytest.raises(error, match=message):
+                trainer.fit(callbacks=[asked], progress=False)
+
+
+def test_best_and_last_are_two_files(tmp_path, monkeypatch):
+    trainer, path = refusing(copying_trainer(6), monkeypatch), tmp_path / "model"
+    with pytest.raises(ValueError, match="model is being written by another training, here"):
+        trainer.fit(callbacks=[EarlyStopping("a", best=str(path))], checkpoint=path, progress=False)
+
+
+def test_stopping_needs_what_it_watches():
+    trainer = copying_trainer(6)
+    both = [Evaluate(lambda: {"other": 1}, every=2), EarlyStopping("score")]
+    with pytest.raises(ValueError, match=r"must return 'score' to watch, got \['other'\]"):
+        trainer.fit(callbacks=both, progress=False)
+    assert trainer.step == 2
+    with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
+        EarlyStopping("score", 0)
+    with pytest.raises(ValueError, match="what an evaluation returns, got 'loss'"):
+        EarlyStopping("loss")
+
+
+# --- a training that ends early
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "higher", "best", "ends"),
+    [
+        ((), 1, False, None, False),
+        ((3.0,), 1, False, 2, False),
+        ((3.0, 2.0, 1.0), 1, False, 6, False),
+        ((3.0, 2.0, 2.0), 1, False, 4, True),  # as good is not better
+        ((3.0, 2.0, 2.5), 2, False, 4, False),
+        ((3.0, 2.0, 2.5, 2.1), 2, False, 4, True),
+        ((3.0, 2.0, 2.5, 1.9), 2, False, 8, False),
+        ((3.0, 2.0, 2.5, 2.1, 2.2), None, False, 4, False),
+        ((0.1, 0.5, 0.4), 1, True, 4, True),
+        ((math.nan, 2.0, math.nan), 2, False, 4, False),
+        ((math.nan, 2.0, math.nan, math.nan), 2, False, 4, True),
+        ((math.nan, math.nan), 2, True, None, True),
+    ],
+)
+def test_history_says_what_is_best_and_whether_it_ends(scores, patience, higher, best, ends):
+    history = [{"step": step, "loss": 1.0} for step in range(1, 2 * len(scores) + 1)]
+    for row, score in zip(history[1::2], scores, strict=True):
+        row["score"] = score
+    stopping = EarlyStopping("score", patience, higher_is_better=higher)
+    found = stopping.best_row(history)
+    assert (found and found["step"]) == best
+    assert stopping.ends(history) == ends
+
+
+def fit(trainer, folder, patience=3):
+    """Train with evaluation, early stopping and two checkpoints."""
+    evaluate = Evaluate(lambda: {"score": SCORES[trainer.step], "drawn": torch.rand(1)}, every=2)
+    stopping = EarlyStopping("score", patience, folder / "best")
+    trainer.fit(callbacks=[evaluate, stopping, Checkpoint(folder / "last", 3)], progress=False)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    trainer = copying_trainer(16, **RECIPE)
+    fit(trainer, folder)
+    return folder, trainer
+
+
+def test_it_ends_after_its_patience_and_keeps_the_best(straight):
+    folder, trainer = straight
+    assert trainer.step == Trainer.resume(folder / "last", PAIRS).step == 14
+    best = Trainer.resume(folder / "best", PAIRS)
+    assert best.history[-1] == trainer.history[7]
+    model = Translator.load(folder / "best").model
+    expected = best.averaged()
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, expected.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 7, 8, 11, 13])
+@pytest.mark.parametrize("how", ["killed", "Ctrl-C"])
+def test_stopped_anywhere_and_resumed_it_ends_the_same(tmp_path, straight, stop, how):
+    """A kill loses the steps since the last checkpoint, Ctrl-C nothing."""
+    folder, expected = straight
+    trainer = copying_trainer(16, **RECIPE)
+    train_step = trainer.train_step
+
+    def stopping(batch):
+        if trainer.step == stop and how == "killed":
+            raise MemoryError
+        if trainer.step == stop - 1 and how == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        return train_step(batch)
+
+    trainer.train_step = stopping
+    with pytest.raises(MemoryError if how == "killed" else KeyboardInterrupt):
+        fit(trainer, tmp_path)
+    saved = stop if how == "Ctrl-C" else stop - stop % 3
+    trainer = Trainer.resume(tmp_path / "last", PAIRS) if saved else copying_trainer(16, **RECIPE)
+    assert trainer.step == saved
+    if not saved:
+        (tmp_path / "best").unlink(missing_ok=True)
+    fit(trainer, tmp_path)
+    assert_same_training(trainer, expected)
+    for name in ("best", "last"):
+        assert_same_checkpoints(tmp_path / name, folder / name)
+
+
+def test_what_has_ended_stays_so_and_goes_on_with_more_patience(tmp_path, straight):
+    trainer = Trainer.resume(straight[0] / "last", PAIRS)
+    fit(trainer, tmp_path)
+    assert trainer.step == 14
+    fit(trainer, tmp_path, patience=4)
+    assert trainer.step == 16
+    assert Trainer.resume(tmp_path / "best", PAIRS).step == 16
+
+
+# --- interrupted
+
+
+class Interruptions:
+    """Sends Ctrl-C at the nth line of our own that runs after step 2; counts from 0."""
+
+    OURS = ("trainer.py", "checkpoint.py", "callbacks.py", "files.py", "test_callbacks.py")
+
+    def __init__(self, trainer, n):
+        self.trainer, self.left, self.sent = trainer, n, False
+
+    def __call__(self, frame, event, _):
+        if Path(frame.f_code.co_filename).name not in self.OURS:
+            return None
+        if event == "line" and not self.sent and len(self.trainer.history) >= 2:
+            self.sent = self.left == 0
+            self.left -= 1
+            if self.sent:
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def test_interrupted_anywhere_and_going_on_equals_never_stopping(tmp_path):
+    def fit(trainer, path):
+        score = Evaluate(lambda: {"loss_so_far": trainer.history[-1]["loss"]}, every=2)
+        trainer.fit(
+            callbacks=[score, EarlyStopping("loss_so_far", 1)], checkpoint=path, progress=False
+        )
+
+    straight, interrupted, sent = copying_trainer(3, warmup_steps=1, ema_decay=0.5), 0, True
+    fit(straight, tmp_path / "straight")
+    for n in range(0, 10_000, 97):
+        trainer = copying_trainer(3, warmup_steps=1, ema_decay=0.5)
+        interruptions, path = Interruptions(trainer, n), tmp_path / f"{n}"
+        sys.settrace(interruptions)
+        try:
+            fit(trainer, path)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        if not (sent := interruptions.sent):
+            break
+        for again in (trainer, Trainer.resume(path, PAIRS)):
+            fit(again, path)
+            assert_same_training(again, straight)
+        assert_same_checkpoints(path, tmp_path / "straight")
+    assert interrupted > 10
+    assert not sent
+
+
+def test_second_signal_acts_at_once():
+    trainer, train_step = copying_trainer(6), []
+
+    def evaluate():
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+            train_step.append(trainer.step)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(callbacks=[Evaluate(evaluate, every=2)], progress=False)
+    assert train_step == [2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_evaluation_that_failed_is_made_up_for():
+    straight, interrupted, calls = copying_trainer(6), copying_trainer(6), []
+
+    def evaluate(trainer):
+        calls.append(trainer.step)
+        if trainer is interrupted and len(calls) in (1, 3):
+            raise MemoryError
+        return {"score": trainer.step / 10}
+
+    def scoring(trainer):
+        return [Evaluate(lambda: evaluate(trainer), every=2)]
+
+    for until in (4, 5):
+        with pytest.raises(MemoryError):
+            interrupted.fit(until, scoring(interrupted), progress=False)
+    interrupted.fit(callbacks=scoring(interrupted), progress=False)
+    assert calls == [2, 2, 4, 4, 6]
+    straight.fit(callbacks=scoring(straight), progress=False)
+    assert_same_training(interrupted, straight)
+
+
+def test_save_that_failed_is_made_up_for(tmp_path, monkeypatch):
+    trainer = copying_trainer(3)
+
+    def save(_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save", save)
+        with pytest.raises(OSError, match="disk full"):
+            trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    assert Trainer.resume(tmp_path / "model", PAIRS).step == 3
+
+
+# --- progress
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "seconds", "steps"),
+    [
+        (0, 1600, 0.01, [160 * n for n in range(1, 11)]),
+        (1200, 1600, 0.01, [1280, 1440, 1600]),
+        (0, 3, 0.01, [1, 2, 3]),
+        (0, 40, 25, [2, 4, 7, 8, 11, 12, 15, 16, 19, 20, 23, 24, 27, 28, 31, 32, 35, 36, 39, 40]),
+    ],
+)
+def test_log_gets_a_line_for_a_tenth_and_after_a_minute(
+    capsys, monkeypatch, first, last, seconds, steps
+):
+    clock = iter(seconds * n for n in range(10**6))
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    trainer, progress = SimpleNamespace(step=first, until=last), callbacks.Progress()
+    progress.begin(trainer)
+    for trainer.step in range(first, last + 1):
+        trainer.history = [{"step": trainer.step, "loss": 1 / (trainer.step + 1)}]
+        progress.after_step(trainer)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"step {n} of {last}: loss {1 / (n + 1):.3g}" for n in steps]
+
+
+def test_terminal_gets_one_bar(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    copying_trainer(20).fit()
+    drawn = capsys.readouterr().err
+    assert drawn.count("\n") == 1
+    assert "20/20" in drawn
+    assert "loss=" in drawn
+
+
+def test_trainer_writes_lines_unless_told_not_to(capsys):
+    copying_trainer(20).fit(progress=False)
+    assert capsys.readouterr().err == ""
+    copying_trainer(20).fit(callbacks=[Evaluate(lambda: {"right": 0.5}, every=20)])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"step {n} of 20" for n in range(2, 21, 2)]
+    assert lines[-1].endswith("right 0.5")

@@ -1,0 +1,325 @@
+"""The loss equals torch's cross-entropy, of logits and without them, on packed positions too."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, small_model
+
+from minitransformer import label_smoothing_loss, next_token_loss
+from minitransformer.training import loss as loss_module
+from minitransformer.training.loss import linear_cross_entropy
+
+V = 31
+TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 2, 0, 0, 0]])
+each_smoothing = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+
+
+@each_smoothing
+@pytest.mark.parametrize("pad_id", [0, 2])
+def test_loss_equals_torch_with_gradient(smoothing, pad_id):
+    ours, torchs = (randn(2, 5, V, grad=True) for _ in range(2))
+    loss = label_smoothing_loss(ours, TARGETS, smoothing=smoothing, pad_id=pad_id)
+    expected = F.cross_entropy(
+        torchs.flatten(0, 1), TARGETS.flatten(), ignore_index=pad_id, label_smoothing=smoothing
+    )
+    assert_same(loss, expected)
+    loss.backward()
+    expected.backward()
+    assert_same(ours.grad, torchs.grad, 1e-6)
+
+
+@each_smoothing
+def test_loss_equals_its_formula(smoothing):
+    logits = randn(3, V)
+    targets = torch.tensor([4, 0, 30])  # the one in the middle is padding
+    total = 0.0
+    for position in (0, 2):
+        numbers = logits[position].tolist()
+        normaliser = math.log(sum(math.exp(number) for number in numbers))
+        for token, number in enumerate(numbers):
+            share = smoothing / V + (1 - smoothing) * (token == targets[position].item())
+            total += share * (normaliser - number)
+    loss = label_smoothing_loss(logits, targets, smoothing=smoothing)
+    assert loss.item() == pytest.approx(total / 2, rel=1e-5)
+
+
+@each_smoothing
+@pytest.mark.parametrize("max_logits", [1, 3 * V, 2**22], ids=["by one", "by three", "at once"])
+@pytest.mark.parametrize("pad_id", [0, 2])
+def test_linear_cross_entropy_equals_the_loss_of_the_logits(
+    smoothing, max_logits, pad_id, monkeypatch
+):
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", max_logits)
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1, grad=True)
+    loss = linear_cross_entropy(hidden, weight, TARGETS, smoothing=smoothing, pad_id=pad_id)
+    expected = label_smoothing_loss(hidden @ weight.T, TARGETS, smoothing=smoothing, pad_id=pad_id)
+    assert_same(loss, expected)
+    gradients = torch.autograd.grad(3 * loss, (hidden, weight))
+    for ours, theirs in zip(
+        gradients, torch.autograd.grad(3 * expected, (hidden, weight)), strict=True
+    ):
+        assert_same(ours, theirs)
+
+
+def test_linear_cross_entropy_stays_finite_with_huge_logits():
+    hidden, weight = (1e4 * randn(2, 5, 12)).requires_grad_(), randn(V, 12, seed=1, grad=True)
+    loss = linear_cross_entropy(hidden, weight, TARGETS)
+    loss.backward()
+    assert loss.isfinite()
+    assert hidden.grad.isfinite().all()
+    assert weight.grad.isfinite().all()
+
+
+def test_linear_cross_entropy_in_bfloat16_is_near():
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1, grad=True)
+    exact = linear_cross_entropy(hidden, weight, TARGETS)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = linear_cross_entropy(hidden, weight, TARGETS)
+    assert_same(rough, exact, 2e-2)
+    (gradient,) = torch.autograd.grad(rough, weight)
+    assert_same(gradient, torch.autograd.grad(exact, weight)[0], 2e-2)
+
+
+def torch_loss(hidden, weight, targets, smoothing):
+    """The same loss by PyTorch."""
+    logits = (hidden @ weight.T).flatten(0, -2)
+    options = {"ignore_index": 0, "label_smoothing": smoothing}
+    return F.cross_entropy(logits, targets.flatten(), **options)
+
+
+OUR_LOSSES = {
+    "linear": linear_cross_entropy,
+    "logits": lambda hidden, weight, targets, **options: label_smoothing_loss(
+        hidden @ weight.T, targets, **options
+    ),
+}
+each_loss = pytest.mark.parametrize("ours", OUR_LOSSES.values(), ids=OUR_LOSSES.keys())
+
+
+@each_loss
+@each_smoothing
+@pytest.mark.parametrize("impossible", [4, 6], ids=["another token", "a target"])
+def test_impossible_token_costs_what_it_costs_in_torch(ours, smoothing, impossible):
+    """Its logit is -inf: nothing if it is no target and there is no smoothing, else all."""
+    hidden, weight = randn(2, 5, 12).abs(), randn(V, 12, seed=1)
+    weight[impossible] = -torch.inf
+    expected = torch_loss(hidden, weight, TARGETS, smoothing)
+    assert expected.isfinite() == (smoothing == 0 and impossible == 4)
+    assert_same(ours(hidden, weight, TARGETS, smoothing=smoothing), expected)
+
+
+@each_loss
+@each_smoothing
+def test_loss_in_float64_is_computed_in_float64(ours, smoothing):
+    hidden = randn(2, 5, 12, dtype=torch.float64, grad=True)
+    weight = randn(V, 12, seed=1, dtype=torch.float64, grad=True)
+    loss = ours(hidden, weight, TARGETS, smoothing=smoothing)
+    expected = torch_loss(hidden, weight, TARGETS, smoothing)
+    assert_same(loss, expected, 1e-12)
+    gradients = torch.autograd.grad(loss, (hidden, weight))
+    for one, other in zip(gradients, torch.autograd.grad(expected, (hidden, weight)), strict=True):
+        assert_same(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("num_chunks", [2, 16])
+def test_gradient_of_bfloat16_weights_is_as_near_as_torchs(num_chunks, monkeypatch):
+    n, v, d = 512, 601, 32
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", n // num_chunks * v)
+    hidden, weight = randn(n, d).bfloat16(), (randn(v, d, seed=1) / d**0.5).bfloat16()
+    targets = torch.randint(1, v, (n,), generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for dtype, loss in (
+        (torch.float64, lambda h, w, t: F.cross_entropy(h @ w.T, t)),
+        (torch.bfloat16, lambda h, w, t: F.cross_entropy((h @ w.T).float(), t)),
+        (torch.bfloat16, lambda h, w, t: linear_cross_entropy(h, w, t, smoothing=0.0)),
+    ):
+        weights = weight.to(dtype, copy=True).requires_grad_()
+        loss(hidden.to(dtype), weights, targets).backward()
+        assert weights.grad.dtype == dtype
+        gradients.append(weights.grad.double())
+    exact, torchs, ours = gradients
+    assert (ours - exact).norm() <= 1.02 * (torchs - exact).norm()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # what the compiler does
+@each_loss
+@each_smoothing
+def test_loss_can_be_differentiated_mapped_and_compiled_as_a_function(ours, smoothing, monkeypatch):
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", 2 * V)
+    hidden, weight = randn(3, 5, 12), randn(V, 12, seed=1)
+    targets = torch.cat([TARGETS, TARGETS[:1] - 1])
+    weights = torch.stack([weight, weight + 1, 2 * weight])
+
+    def loss(hidden, weight, targets):
+        return ours(hidden, weight, targets, smoothing=smoothing)
+
+    def expected(hidden, weight, targets):
+        return torch_loss(hidden, weight, targets, smoothing)
+
+    value, whole = (torch.func.grad_and_value(f, (0, 1)) for f in (loss, expected))
+    inputs = {
+        (None, None, None): (hidden, weight, targets),
+        (0, None, 0): (hidden, weight, targets),
+        (None, None, 0): (hidden[1], weight, targets),
+        (0, None, None): (hidden, weight, targets[0]),
+        (None, 0, None): (hidden, weights, targets),
+    }
+    for axes, tensors in inputs.items():
+        mapped = value if axes == (None, None, None) else torch.func.vmap(value, axes)
+        (grad_hidden, grad_weight), losses = mapped(*tensors)
+        for i in range(3):
+            row = [x if axis is None else x[i] for x, axis in zip(tensors, axes, strict=True)]
+            (expected_hidden, expected_weight), single = whole(*row)
+            pick = (lambda x: x) if axes == (None, None, None) else (lambda x, i=i: x[i])
+            assert_same(pick(losses), single)
+            assert_same(pick(grad_hidden), expected_hidden, 1e-6)
+            assert_same(pick(grad_weight), expected_weight, 1e-6)
+
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")(*leaves, targets)
+    single = expected(*leaves, targets)
+    assert_same(compiled, single)
+    for one, other in zip(
+        torch.autograd.grad(compiled, leaves), torch.autograd.grad(single, leaves), strict=True
+    ):
+        assert_same(one, other, 1e-6)
+
+
+def test_second_derivative_of_linear_cross_entropy_is_refused():
+    hidden, weight = randn(2, 5, 12, grad=True), randn(V, 12, seed=1)
+    loss = linear_cross_entropy(hidden, weight, TARGETS)
+    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
+        gradient.sum().backward()
+
+    def length(hidden):
+        return torch.func.grad(linear_cross_entropy)(hidden, weight, TARGETS).square().sum()
+
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
+        torch.func.grad(length)(hidden.detach())
+
+
+@pytest.mark.parametrize("bad", [-1, V, 400])
+@each_loss
+def test_target_outside_the_vocabulary_is_refused(ours, bad):
+    targets = TARGETS.clone()
+    targets[0, 3] = bad
+    with pytest.raises(ValueError, match=f"target {bad} lies outside the vocabulary of {V} tokens"):
+        ours(randn(2, 5, 12), randn(V, 12), targets)
+
+
+def test_padding_may_lie_outside_the_vocabulary():
+    logits = randn(2, 5, V)
+    outside = TARGETS.masked_fill(TARGETS == 0, -100)
+    expected = label_smoothing_loss(logits, TARGETS)
+    assert_same(label_smoothing_loss(logits, outside, pad_id=-100), expected)
+    weight = torch.eye(V)
+    assert_same(linear_cross_entropy(logits, weight, outside, pad_id=-100), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bool])
+def test_targets_that_are_not_int64_are_refused(dtype):
+    with pytest.raises(TypeError, match=f"targets must be int64, got {dtype}"):
+        label_smoothing_loss(randn(2, 5, V), TARGETS.to(dtype))
+    with pytest.raises(TypeError, match=f"targets must be int64, got {dtype}"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 12), TARGETS.to(dtype))
+
+
+def test_linear_cross_entropy_names_two_widths_that_differ():
+    with pytest.raises(ValueError, match="got 12 and 11"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 11), TARGETS)
+
+
+def test_linear_cross_entropy_needs_a_target():
+    with pytest.raises(ValueError, match=r"all 10 targets are padding \(id 7\)"):
+        linear_cross_entropy(randn(2, 5, 12), randn(V, 12), torch.full((2, 5), 7), pad_id=7)
+
+
+def test_smoothing_is_a_tenth_unless_said_otherwise():
+    logits = randn(2, 5, V)
+    expected = label_smoothing_loss(logits, TARGETS, smoothing=0.1)
+    assert label_smoothing_loss(logits, TARGETS) == expected
+
+
+def test_padding_does_not_count():
+    logits = randn(2, 5, V, grad=True)
+    loss = label_smoothing_loss(logits, TARGETS)
+    loss.backward()
+    assert (logits.grad[TARGETS == 0] == 0).all()
+    assert (logits.grad[TARGETS != 0] != 0).any(-1).all()
+    changed = logits.detach().clone()
+    changed[TARGETS == 0] = torch.nan
+    assert_same(label_smoothing_loss(changed, TARGETS), loss.detach())
+
+
+def test_loss_of_half_precision_logits_is_computed_in_full():
+    logits = (10 * randn(2, 5, V)).bfloat16()
+    loss = label_smoothing_loss(logits, TARGETS)
+    assert loss.dtype == torch.float32
+    assert_same(loss, label_smoothing_loss(logits.float(), TARGETS), 1e-6)
+
+
+def test_targets_of_padding_alone_are_refused():
+    with pytest.raises(ValueError, match=r"all 10 targets are padding \(id 7\)"):
+        label_smoothing_loss(randn(2, 5, V), torch.full((2, 5), 7), pad_id=7)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, V), (10, V), (2, 5)], ids=str)
+def test_logits_of_another_shape_are_refused(shape):
+    message = rf"logits \({', '.join(map(str, shape))}\) .* targets \(2, 5\)"
+    with pytest.raises(ValueError, match=message):
+        label_smoothing_loss(torch.zeros(shape), TARGETS)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
+def test_smoothing_out_of_range_is_refused(smoothing):
+    with pytest.raises(ValueError, match=f"at least 0 and below 1, got {smoothing}"):
+        label_smoothing_loss(randn(2, 5, V), TARGETS, smoothing=smoothing)
+
+
+def test_bias_of_the_logits_counts_and_learns():
+    leaves = [
+        randn(2, 5, 12, grad=True),
+        randn(V, 12, seed=1, grad=True),
+        randn(V, seed=2, grad=True),
+    ]
+    hidden, weight, bias = leaves
+    loss = linear_cross_entropy(hidden, weight, TARGETS, bias=bias)
+    expected = label_smoothing_loss(hidden @ weight.T + bias, TARGETS)
+    assert_same(loss, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True
+    ):
+        assert_same(ours, theirs)
+
+
+# --- of a model
+
+
+@pytest.mark.parametrize("pad_id", [0, 14])
+def test_the_padding_id_is_the_configurations(pad_id):
+    model = small_model(pad_id=pad_id)
+    src, tgt, targets = (ids.masked_fill(ids == 0, pad_id) for ids in (SRC_IDS, TGT_IDS, TARGETS))
+    expected = label_smoothing_loss(model(src, tgt), targets, smoothing=0.0, pad_id=pad_id)
+    assert_same(next_token_loss(model, src, tgt, targets), expected)
+
+
+def test_dropout_differs_from_step_to_step_while_training():
+    model = small_model(dropout=0.5).train()
+    losses = {next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS).item() for _ in range(5)}
+    assert len(losses) == 5
+
+
+def test_shapes_that_do_not_fit_are_named():
+    model = small_model()
+    with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
+        next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS[:, :4])
+    with pytest.raises(ValueError, match="as many rows, got 1 and 2"):
+        next_token_loss(model, SRC_IDS[:1], TGT_IDS, TARGETS)
+    with pytest.raises(ValueError, match="all 10 targets are padding"):
+        next_token_loss(model, SRC_IDS, TGT_IDS, torch.zeros_like(TARGETS))
+    with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
+        next_token_loss(decoder_only_model(), TGT_IDS, TARGETS[:, :4])

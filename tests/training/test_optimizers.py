@@ -1,0 +1,314 @@
+"""One place says which parameter is treated how; each optimiser does what its formula says."""
+
+from io import BytesIO
+
+import pytest
+import torch
+from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
+
+from minitransformer import TrainingConfig
+from minitransformer.models.registry import named_weights
+from minitransformer.training.optimizers import (
+    Muon,
+    copy_with,
+    move_average,
+    new_optimizer,
+    orthogonalise,
+    parameter_rules,
+    product_dtype,
+)
+
+OPTIMIZERS = ["adam", "adamw", "muon"]
+RATE, DECAY = 4e-3, 0.3
+
+
+def stepped(optimizer, decay=0.0, steps=1):
+    """The weights before and after some steps at a constant rate, and the last gradients."""
+    trainer = copying_trainer(optimizer=optimizer, weight_decay=decay, dropout=0.0)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = RATE
+    for _ in range(steps):
+        trainer.optimizer.zero_grad()
+        trainer.loss(trainer.examples).backward()
+        trainer.optimizer.step()
+    parameters = dict(trainer.model.named_parameters())
+    gradients = {name: p.grad for name, p in parameters.items()}
+    return before, {name: p.detach() for name, p in parameters.items()}, gradients
+
+
+# --- which parameter is treated how
+
+
+@each_model
+@pytest.mark.parametrize("changes_too", [{}, {"tie_output": False}], ids=str)
+@pytest.mark.parametrize("build", [small_model, decoder_only_model])
+def test_layers_matrices_and_nothing_else_are_decayed(build, changes, changes_too):
+    model = build(**(changes | changes_too))
+    rules = parameter_rules(model, TrainingConfig(optimizer="adamw", weight_decay=0.1))
+    assert rules.keys() == named_weights(model).keys()
+    for name, rule in rules.items():
+        in_layer = name.startswith(("encoder.layers.", "decoder.layers."))
+        is_matrix = in_layer and model.get_parameter(name).dim() == 2
+        assert rule == ("adam", 0.1 if is_matrix else 0.0), name
+    assert {rule.weight_decay for rule in rules.values()} == {0.0, 0.1}
+
+
+@each_model
+def test_muon_gets_what_is_decayed(changes):
+    model = small_model(**changes)
+    config = TrainingConfig(optimizer="muon", weight_decay=0.1)
+    for name, rule in parameter_rules(model, config).items():
+        assert (rule.method == "muon") == (rule.weight_decay > 0), name
+        assert rule.method == "adam" or model.get_parameter(name).dim() == 2
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_every_parameter_is_in_one_group(optimizer, decay):
+    if optimizer == "adam" and decay:
+        return
+    model = small_model(share_embeddings=False)
+    config = TrainingConfig(optimizer=optimizer, weight_decay=decay)
+    groups = new_optimizer(model, config).param_groups
+    given = [id(p) for group in groups for p in group["params"]]
+    assert sorted(given) == sorted(map(id, named_weights(model).values()))
+    rules, weights = parameter_rules(model, config), named_weights(model)
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert {name: decays[id(p)] for name, p in weights.items()} == {
+        name: rule.weight_decay for name, rule in rules.items()
+    }
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        torch.nn.Linear(3, 5, bias=False),
+        torch.nn.LayerNorm(5),
+        torch.nn.Embedding(7, 5),
+        torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5)),
+    ],
+    ids=["only matrices", "only gains", "only a table", "all"],
+)
+def test_every_optimizer_steps_every_kind_of_model(optimizer, model):
+    made = new_optimizer(model, TrainingConfig(optimizer=optimizer))
+    for group in made.param_groups:
+        group["lr"] = RATE
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 0.5)
+    made.step()
+    assert not any(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
+    made.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_model_without_parameters_is_refused(optimizer):
+    with pytest.raises(ValueError, match="at least 1 parameter, got Identity with 0"):
+        new_optimizer(torch.nn.Identity(), TrainingConfig(optimizer=optimizer))
+
+
+# --- what they do
+
+
+def test_adamw_without_decay_is_adam():
+    _, adam, _ = stepped("adam", steps=4)
+    _, adamw, _ = stepped("adamw", steps=4)
+    for name, weight in adam.items():
+        assert torch.equal(weight, adamw[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
+    before, plain, _ = stepped(optimizer)
+    _, decayed, _ = stepped(optimizer, DECAY)
+    for name, weight in plain.items():
+        share = RATE * DECAY if ".layers." in name and weight.dim() == 2 else 0.0
+        assert_same(decayed[name], weight - share * before[name], 1e-6)
+        assert (share == 0) == torch.equal(decayed[name], weight), name
+
+
+def test_muon_moves_matrices_equally_far_in_all_directions_and_the_rest_as_adam_does():
+    before, after, gradients = stepped("muon")
+    _, adam, _ = stepped("adam")
+    for name, weight in after.items():
+        if ".layers." not in name or weight.dim() < 2:
+            assert torch.equal(weight, adam[name]), name
+            continue
+        step = (before[name] - weight) / (0.2 * max(weight.shape) ** 0.5 * RATE)
+        left, sizes, right = torch.linalg.svd(gradients[name], full_matrices=False)
+        found = torch.diag(left.T @ step @ right.T)[sizes > sizes[0] / 20]
+        assert len(found) > 1
+        assert 0.5 < found.min() < found.max() < 1.3, name  # in bfloat16, to a third
+        assert (before[name] - weight).square().mean().sqrt() < 0.23 * RATE, name
+
+
+# --- the average of weights
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.9, 0.999])
+def test_average_is_its_formula(beta):
+    layer, average, seen = torch.nn.Linear(3, 5), {}, []
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1, 8):
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter, generator=generator)
+        seen.append({name: p.detach().double().clone() for name, p in layer.named_parameters()})
+        move_average(average, layer, beta, step)
+        counts = [beta ** (step - i) for i in range(1, step + 1)]
+        for name, mean in average.items():
+            total = sum(count * at[name] for count, at in zip(counts, seen, strict=True))
+            assert_same(mean.double(), total / sum(counts), 1e-6)
+    assert step == 7
+
+
+def test_first_average_is_the_weights_to_the_last_bit():
+    layer, average = torch.nn.Linear(3, 5), {}
+    move_average(average, layer, 0.999, 1)
+    assert all(torch.equal(average[name], p) for name, p in layer.named_parameters())
+    assert not any(mean.requires_grad for mean in average.values())
+
+
+def test_copy_has_the_weights_given_and_leaves_the_model_alone():
+    model = small_model()
+    before = {name: p.detach().clone() for name, p in named_weights(model).items()}
+    model.src_embedding.weight.grad = torch.ones_like(model.src_embedding.weight)
+    given = {"tgt_embedding.weight": torch.full_like(model.tgt_embedding.weight, 0.5)}
+    found = copy_with(given, model)
+    assert found.src_embedding.weight.grad is None is not model.src_embedding.weight.grad
+    assert (found.output_projection.weight == 0.5).all()  # it is tied
+    for name, weight in named_weights(found).items():
+        assert torch.equal(weight, given.get(name, before[name])), name
+        assert torch.equal(named_weights(model)[name], before[name]), name
+
+
+# --- Muon
+
+SHAPES = ((6, 6), (6, 9), (6, 6), (9, 6), (6, 9))
+
+
+def matrices():
+    """Parameters of several shapes, drawn from one seed."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_muon_is_that_of_pytorch(decay):
+    ours, theirs, begun = matrices(), matrices(), matrices()
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": decay}
+    optimizers = (
+        Muon(ours, **options),
+        torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"),
+    )
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other, start in zip(ours, theirs, begun, strict=True):
+        assert (one - other).norm() < 0.03 * (other - start).norm()  # products of eight bits
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_other_parameters_of_muon_are_stepped_by_adamw(fused):
+    ours, theirs, begun = matrices(), matrices(), matrices()
+    options = {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "fused": fused}
+    one = Muon([{"params": ours[:2]}, {"params": ours[2:], "method": "adam"}], **options)
+    other = torch.optim.AdamW(theirs, **options)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.7) for each in (one, other)]
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(5):
+        for pair in zip(ours, theirs, strict=True):
+            pair[0].grad = pair[1].grad = torch.randn(pair[0].shape, generator=generator)
+        for optimizer, scheduler in zip((one, other), schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+    assert not any(torch.equal(a, b) for a, b in zip(ours, begun, strict=True))
+    for a, b in zip(ours[2:], theirs[2:], strict=True):
+        assert torch.equal(a, b)
+        assert all(torch.equal(one.state[a][key], value) for key, value in other.state[b].items())
+
+
+def test_muon_goes_on_from_its_state():
+    """With another copy of the parameters, through a file, as PyTorch's optimisers do."""
+
+    def made(parameters):
+        groups = [{"params": parameters[:3]}, {"params": parameters[3:], "method": "adam"}]
+        return Muon(groups, lr=0.05, fused=True)
+
+    def steps(optimizer, parameters, seeds):
+        for seed in seeds:
+            generator = torch.Generator().manual_seed(seed)
+
+            def closure(generator=generator):
+                for parameter in parameters:
+                    parameter.grad = torch.randn(parameter.shape, generator=generator)
+                return 0.25
+
+            assert optimizer.step(closure) == 0.25
+
+    whole = matrices()
+    optimizer = made(whole)
+    steps(optimizer, whole, range(2))
+    file = BytesIO()
+    torch.save([optimizer.state_dict(), whole], file)
+    file.seek(0)
+    state, resumed = torch.load(file, weights_only=False)
+    again = made(resumed)
+    again.load_state_dict(state)
+    again.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] = 0.02
+    steps(optimizer, whole, range(2, 5))
+    steps(again, resumed, range(2, 5))
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+def test_matrices_of_a_stack_do_not_mix():
+    stack = torch.randn(3, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = orthogonalise(stack)
+    torch.testing.assert_close(together, torch.stack([orthogonalise(matrix) for matrix in stack]))
+    torch.testing.assert_close(orthogonalise(stack.mT), together.mT)
+
+
+def test_orthogonalise_keeps_directions_and_evens_out_lengths():
+    generator = torch.Generator().manual_seed(1)
+    u, _ = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=generator))
+    v, _ = torch.linalg.qr(torch.randn(11, 7, dtype=torch.float64, generator=generator))
+    values = torch.tensor([5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2], dtype=torch.float64)
+    found = u.T @ orthogonalise(u * values @ v.T) @ v
+    assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.25)).all()
+    assert (found - found.diagonal().diag()).abs().max() < 1e-9
+
+
+def test_gradients_of_zero_and_none_move_nothing():
+    one, other = matrices()[:2]
+    before = one.detach().clone(), other.detach().clone()
+    one.grad = torch.zeros(6, 6)
+    Muon([one, other], lr=0.1).step()
+    assert torch.equal(one, before[0])
+    assert torch.equal(other, before[1])
+
+
+def test_half_precision_only_where_it_is_fast(monkeypatch):
+    cpu = torch.device("cpu")
+    for capability, has, wanted in (
+        ("AVX512", True, torch.bfloat16),
+        ("AVX512", False, torch.float32),
+        ("AVX2", True, torch.float32),
+    ):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+        monkeypatch.setattr(
+            torch.cpu, "get_capabilities", lambda h=has: {"avx512_bf16": h}, raising=False
+        )
+        assert product_dtype(cpu) == wanted
+        assert product_dtype(torch.device("cuda")) == torch.bfloat16
+
+
+def test_muon_is_for_matrices():
+    with pytest.raises(ValueError, match=r"Muon is for matrices, got shape \(3,\)"):
+        Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)

@@ -1,0 +1,143 @@
+"""Every public object pickles and copies: the workers of other processes get it in that way.
+
+The objects are those that the examples in the docstrings make.
+"""
+
+import ast
+import copy
+import doctest
+import importlib
+import inspect
+import pickle
+import pkgutil
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minitransformer as mt
+
+PARTS = ("export", "plotting", "tasks", "__main__")  # behind extras, or words and programs
+NOT_MADE = {
+    **dict.fromkeys(
+        ("Case", "Tokenizer", "PublishedConfig", "DecoderConfig", "Stacked"), "a base class"
+    ),
+    **dict.fromkeys(("Pretrained", "Published", "Resumable", "TextModel"), "a base class"),
+    **dict.fromkeys(("Callback", "SpecialTokens", "TokenizerFile"), "a base class"),
+    "Evaluate": "holds any function",
+    "CachedDecoding": "texts while they are written",
+    **dict.fromkeys(("PeakMemory", "Processes", "ParallelTrainer"), "belongs to its process"),
+}
+ALSO = """
+mt.LayerNorm(4), mt.RMSNorm(4), mt.layers.ResidualConnection(4), mt.TokenEmbedding(6, 4)
+mt.OutputProjection(4, 6), mt.SinusoidalPositionalEncoding(4), mt.ScaledDotProductAttention()
+mt.TrainingConfig(), mt.inference.GenerationConfig(), mt.training.ParameterRule("adam", 0.1)
+"""
+
+
+def public_classes() -> dict[str, type]:
+    """The package's public classes, by module and name."""
+    found = {}
+    for module in pkgutil.walk_packages(mt.__path__, "minitransformer."):
+        if module.name.split(".")[1] in PARTS:
+            continue
+        content = importlib.import_module(module.name)
+        for name in getattr(content, "__all__", ()):
+            kind = getattr(content, name)
+            if inspect.isclass(kind) and kind.__module__ == module.name and name not in NOT_MADE:
+                found[f"{module.name}.{name}"] = kind
+    return found
+
+
+class Kept(ast.NodeTransformer):
+    """Every value that a call gives is handed to `kept` too."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """Wrap a call, and those within it."""
+        return ast.Call(ast.Name("kept", ast.Load()), [self.generic_visit(node)], [])
+
+
+CLASSES = public_classes()
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[type, Any]:
+    """An object of each public class, of those that the examples make and what these hold."""
+    found: dict[type, Any] = {}
+
+    def kept(value: Any) -> Any:
+        kind = type(value)
+        if kind in CLASSES.values() and kind not in found:
+            found[kind] = value
+            for part in vars(value).values() if hasattr(value, "__dict__") else value:
+                kept(part)
+        return value
+
+    def run(source: str, names: dict[str, Any]) -> None:
+        tree = ast.fix_missing_locations(Kept().visit(ast.parse(source)))
+        exec(compile(tree, "an example", "exec"), names | {"kept": kept}, names)
+
+    run(ALSO, {"mt": mt})
+    for kind in CLASSES.values():
+        module = inspect.getmodule(kind)
+        for documented in (kind, *vars(module).values()):
+            if getattr(documented, "__module__", "") != module.__name__:
+                continue
+            names = dict(vars(module))
+            with suppress(Exception):  # that the examples are right, is tested where they stand
+                for example in doctest.DocTestParser().get_examples(inspect.getdoc(documented)):
+                    run(example.source, names)
+    return found
+
+
+def is_computed_once(kind: type, name: str) -> bool:
+    """Whether the attribute is a cached property, which may be computed again."""
+    return isinstance(inspect.getattr_static(kind, name, None), cached_property)
+
+
+def assert_equal(found: Any, expected: Any, seen: set[int]) -> None:
+    """They are of the same class and hold the same."""
+    assert type(found) is type(expected)
+    if id(expected) in seen:
+        return
+    seen.add(id(expected))
+    if isinstance(expected, Tensor):
+        assert torch.equal(found, expected) or found.isnan().equal(expected.isnan())
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, torch.Generator):
+        assert torch.equal(found.get_state(), expected.get_state())
+    elif isinstance(expected, torch.optim.Optimizer):
+        assert_equal(found.state_dict(), expected.state_dict(), seen)
+    elif isinstance(expected, nn.Module):
+        assert found.training == expected.training
+        assert_equal(found.state_dict(), expected.state_dict(), seen)
+        assert [name for name, _ in found.named_parameters()] == [
+            name
+            for name, _ in expected.named_parameters()  # what is tied stays tied
+        ]
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_equal(found[key], expected[key], seen)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other, seen)
+    elif type(expected).__module__.startswith("minitransformer") and hasattr(expected, "__dict__"):
+        lazy = {name for name in vars(expected) if is_computed_once(type(expected), name)}
+        for name in vars(expected).keys() - lazy:
+            assert_equal(vars(found)[name], vars(expected)[name], seen)
+    elif type(expected).__eq__ is not object.__eq__:
+        assert found == expected
+
+
+@pytest.mark.parametrize("travel", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("name", CLASSES)
+def test_object_travels(name, travel, objects):
+    thing = objects[CLASSES[name]]
+    assert_equal(travel(thing), thing, set())
