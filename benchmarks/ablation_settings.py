@@ -22,7 +22,7 @@ from minitransformer import (
 )
 from minitransformer.models.t5_layers import RelativePositionBias
 from minitransformer.models.transformer import start_normal
-from minitransformer.tasks.jobs import start_as_identity
+from minitransformer.tasks.recipes import start_as_identity
 
 MODEL: dict[str, Any] = {
     "d_model": 64,

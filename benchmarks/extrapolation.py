@@ -26,7 +26,7 @@ from minitransformer import (
     encode_pairs,
     number_words,
 )
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 
 SCHEMES = ("sinusoidal", "learned", "rotary", "alibi", "none")
 SPLITS = ("held_out", "composition", "longer")

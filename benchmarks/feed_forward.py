@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer import Trainer, TrainingConfig, Transformer, Translator, number_words
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 NO_NETWORKS = ("encoder", "decoder")

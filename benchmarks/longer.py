@@ -47,7 +47,7 @@ from since_2017 import half_width
 
 import minitransformer as mt
 from minitransformer.files import locked
-from minitransformer.tasks.jobs import FAST, JOBS, words_and_subwords
+from minitransformer.tasks.recipes import FAST, JOBS, words_and_subwords
 
 SEEDS = (0, 1, 2, 3, 4)
 SPLITS = ("held_out", "composition", "longer", "short", "long", "one million")

@@ -47,8 +47,8 @@ from minitransformer import (
     encode_pairs,
 )
 from minitransformer.files import locked
-from minitransformer.tasks.jobs import start_as_identity
 from minitransformer.tasks.multi30k import multi30k
+from minitransformer.tasks.recipes import start_as_identity
 
 BEAMS = 4
 TEST = "test_2016_flickr"

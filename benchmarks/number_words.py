@@ -10,7 +10,7 @@ import time
 import torch
 
 from minitransformer import TrainingConfig, Translator, number_words
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 

@@ -24,7 +24,7 @@ from minitransformer import (
     epoch_batches,
     number_words,
 )
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 from minitransformer.training.trainer import Trainer
 
 Head = tuple[str, int]

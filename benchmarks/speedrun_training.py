@@ -30,7 +30,7 @@ from minitransformer import (
     next_token_loss,
     number_words,
 )
-from minitransformer.tasks.jobs import start_as_identity
+from minitransformer.tasks.recipes import start_as_identity
 
 CONTEXT = 64
 PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}

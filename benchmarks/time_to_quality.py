@@ -34,7 +34,7 @@ from minitransformer import (
     grammar_sentences,
     number_words,
 )
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 
 EVERY = 50  # steps between two judgements
 OURS, TORCHS = "ours", "torch.nn"

@@ -22,7 +22,7 @@ from minitransformer import (
     Translator,
     number_words,
 )
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 
 SPLITS = ("held_out", "composition", "longer")
 VOCAB_SIZE = 380  # 5 special tokens, 256 bytes, 119 merges for both languages

@@ -26,7 +26,7 @@ from minitransformer.models.config import TransformerConfig
 from minitransformer.models.decoder_only import DecoderOnlyTransformer
 from minitransformer.parallel.token_file import read_once
 from minitransformer.planning import HARDWARE, plan
-from minitransformer.tasks.jobs import JOBS, RECIPES, Job
+from minitransformer.tasks.recipes import JOBS, RECIPES, Job
 from minitransformer.tokenization.byte_pair_encoding import BPETokenizer
 from minitransformer.tokenization.tokenizer import Tokenizer
 from minitransformer.training.checkpoint import load_model

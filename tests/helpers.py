@@ -22,7 +22,7 @@ from minitransformer import (
     pad_rows,
 )
 from minitransformer.export.torch_export import OLDEST_TORCH
-from minitransformer.tasks.jobs import LONGER, Job, words
+from minitransformer.tasks.recipes import LONGER, Job, words
 
 SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]]).to(torch.get_default_device())
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]]).to(torch.get_default_device())

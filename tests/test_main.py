@@ -18,7 +18,7 @@ import minitransformer.__main__ as command_line
 from minitransformer import TextGenerator, TrainingConfig, models, parallel
 from minitransformer.__main__ import main
 from minitransformer.export.folder import export_folder, exportable
-from minitransformer.tasks import jobs
+from minitransformer.tasks import recipes
 from minitransformer.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -253,9 +253,9 @@ def test_parallel_without_torchrun_is_one_process(capsys, tmp_path):
 
 @pytest.mark.parametrize(("task", "recipe"), [("grammar", "usual"), ("number-words", "fast")])
 def test_task_trains_with_its_own_settings(capsys, tmp_path, monkeypatch, task, recipe):
-    own = jobs.RECIPES[recipe][task].settings
+    own = recipes.RECIPES[recipe][task].settings
     small = replace(SMALL_JOB, settings=own, measured=(), remark="")
-    monkeypatch.setitem(jobs.RECIPES[recipe], task, small)
+    monkeypatch.setitem(recipes.RECIPES[recipe], task, small)
     monkeypatch.chdir(tmp_path)
     options = ["--task", task, "--recipe", recipe, "--steps", 8, *CPU]
     saved = f"{task}.safetensors"
@@ -283,7 +283,7 @@ def test_job_begins_the_same_from_a_seed(name, recipe):
 
 
 def test_fast_recipe_is_asked_the_same():
-    usual, fast = (jobs.RECIPES[name]["number-words"] for name in ("usual", "fast"))
+    usual, fast = (recipes.RECIPES[name]["number-words"] for name in ("usual", "fast"))
     splits = [job.splits(2) for job in (usual, fast)]
     assert list(splits[0]) == list(splits[1]) == ["train", *fast.measured]
     assert splits[0]["train"] != splits[1]["train"]

@@ -50,7 +50,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
     modules = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "minitransformer").rglob("*.py")
     }
-    assert names == modules | {"minitransformer/py.typed"}
+    data = {"minitransformer/py.typed", "minitransformer/tasks/lexicon.txt"}
+    assert names == modules | data
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 
 

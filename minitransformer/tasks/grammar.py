@@ -9,29 +9,33 @@ Built in chapter 8.
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from minitransformer.checks import check_at_least_1
 from minitransformer.tasks.inflection import (
+    ADJECTIVES,
     ADVERBS,
+    CONJUNCTIONS,
+    DETERMINERS,
+    HELD_OUT_PHRASES,
+    NOUNS,
+    PRONOUNS,
     VERBS,
+    Adjective,
+    Nominal,
+    Noun,
     Phrase,
     Slot,
     Verb,
     english_verb,
     german_verb,
     german_verb_last,
-)
-from minitransformer.tasks.lexicon import CONJUNCTIONS
-from minitransformer.tasks.noun_phrases import (
-    Draw,
-    Nominal,
-    draw_adjective,
-    draw_nominal,
     joined,
+    noun_phrase,
+    pronoun,
     relative_pronoun,
     with_preposition,
 )
@@ -109,6 +113,70 @@ class Clause:
         relative = relative_pronoun(head, slot.case)
         to = "to" if self.verb.frame == ("dat", "acc") and slot.case == "dat" else ""
         self.front = Phrase(joined(to, relative.en), joined(slot.preposition, relative.de))
+
+
+# --- drawing noun phrases and pronouns
+
+
+@dataclass
+class Draw:
+    """The source of one sentence's choices, and what it notes about the sentence."""
+
+    random: random.Random
+    max_depth: int
+    compose: bool
+    depth: int = 0  # of the innermost clause; the main clause has depth 0
+    composed: bool = False  # whether the sentence holds a held-out phrase
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+
+def draw_adjective(draw: Draw, noun: Noun | None, said: Sequence[str] = ()) -> Adjective:
+    """An adjective that goes with the noun, or with the person behind a pronoun.
+
+    With the noun it makes a held-out phrase only for `composition`. As a predicate, where the
+    words of the subject are said before, it never does and repeats none of them.
+    """
+    kind, name = (noun.kind, noun.en) if noun else ("person", "")
+    fitting = [a for a in ADJECTIVES if kind in a.kinds and a.en not in said]
+    held_out = [a for a in fitting if f"{a.en} {name}" in HELD_OUT_PHRASES]
+    if held_out and draw.compose and not said and draw.chance(0.5):
+        draw.composed = True
+        return draw.random.choice(held_out)
+    return draw.random.choice([a for a in fitting if a not in held_out])
+
+
+def draw_noun_phrase(draw: Draw, noun: Noun, case: str, uses: Sequence[str]) -> Nominal:
+    """The noun with a determiner of one of the uses, and sometimes an adjective."""
+    numbers = "sp" if noun.de_plural else "m"
+    determiners = [d for d in DETERMINERS if d.use in uses and set(d.numbers) & set(numbers)]
+    if draw.chance(0.5):  # articles are common
+        determiners = [d for d in determiners if d.en in ("the", "a")]
+    determiner = draw.random.choice(determiners)
+    drawn = draw.random.choice([letter for letter in numbers if letter in determiner.numbers])
+    adjective = draw_adjective(draw, noun) if draw.chance(0.4) else None
+    return noun_phrase(determiner, adjective, noun, "p" if drawn == "p" else "s", case)
+
+
+def draw_pronoun(draw: Draw, case: str, subject: Nominal | None = None) -> Nominal:
+    """A pronoun; as an object not the subject's own, and not "us" beside "I"."""
+    taken = {subject.de} if subject else set()
+    if taken & {"ich", "wir"}:
+        taken = {"ich", "wir"}
+    others = [p for p in PRONOUNS if p.nom not in taken]
+    weights = [4 if p.agreement == "1s" else 1 for p in others]  # verbs have forms for "I" alone
+    return pronoun(draw.random.choices(others, weights)[0], case)
+
+
+def draw_nominal(
+    draw: Draw, kinds: list[str], case: str, uses: list[str], subject: Nominal | None = None
+) -> Nominal:
+    """A noun phrase of one of the kinds or, for a person, sometimes a pronoun."""
+    kind = draw.random.choice(kinds)
+    if kind == "person" and draw.chance(0.3):
+        return draw_pronoun(draw, case, subject)
+    return draw_noun_phrase(draw, draw.random.choice(NOUNS[kind]), case, uses)
 
 
 # --- drawing clauses
@@ -208,7 +276,7 @@ def draw_sentence(
     main = grow_clause(draw, tense, 0)
     en, de = main.english(), main.german_second()
     if draw.chance(0.2):
-        conjunction, german = generator.choice(list(CONJUNCTIONS[tense].items()))
+        conjunction, german = generator.choice(CONJUNCTIONS[tense])
         same = conjunction in ("when", "while") and tense != "future"
         inner = grow_clause(draw, tense if same else generator.choice(INNER_TENSES[tense]), 1)
         beside = Phrase(f"{conjunction} {inner.english()}", f"{german} {inner.german_last()}")
@@ -238,7 +306,7 @@ def grammar_sentences(
     - `held_out`: distinct sentences drawn the same way, of 6 words or more (shorter ones are too
       few, and training needs them).
     - `composition`: distinct sentences that hold an adjective-noun pair of `HELD_OUT_PHRASES` in
-      `minitransformer.tasks.lexicon`, such as "old dog".
+      `minitransformer.tasks.inflection`, such as "old dog".
     - `deep`: distinct sentences in which clauses nest two deep, as a relative clause in a
       that-clause.
 

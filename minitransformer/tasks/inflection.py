@@ -1,23 +1,17 @@
-"""The words of the grammar task, read from the tables of `lexicon`, and the forms of their verbs.
+"""Words of the grammar task, read from `lexicon.txt`, and the forms that they take in a sentence.
 
 Part of the grammar of chapter 8.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from minitransformer.tasks.lexicon import (
-    ADJECTIVE_TABLE,
-    ADVERB_TABLE,
-    DETERMINER_TABLE,
-    NOUN_TABLES,
-    PRESENT,
-    PRONOUN_TABLE,
-    VERB_TABLE,
-)
+CONTRACTIONS = {"in dem": "im", "in das": "ins", "von dem": "vom"}
 
 
 class Phrase(NamedTuple):
-    """A stretch of a sentence in both languages."""
+    """A part of a sentence in both languages."""
 
     en: str
     de: str
@@ -103,7 +97,7 @@ class Pronoun(NamedTuple):
 
 
 class Adverb(NamedTuple):
-    """An adverb and the tenses that it goes with; some stand only at the front."""
+    """An adverb and the tenses that it goes with; some are only used at the front."""
 
     en: str
     de: str
@@ -111,7 +105,16 @@ class Adverb(NamedTuple):
     front_only: bool
 
 
-# --- reading the tables
+class Nominal(NamedTuple):
+    """A noun phrase or a pronoun, which has no noun; a verb agrees with it as 1s, 3s or p."""
+
+    en: str
+    de: str
+    agreement: str
+    noun: Noun | None = None
+
+
+# --- reading the lexicon
 
 
 def english_suffix(word: str, suffix: str) -> str:
@@ -138,6 +141,18 @@ def regular_german(infinitive: str) -> list[str]:
     stem = infinitive.removesuffix("n").removesuffix("e")
     stem += "e" * stem.endswith(("t", "chn"))
     return [infinitive, f"{stem}t", f"{stem}te", f"ge{stem}t"]
+
+
+def read_lexicon() -> dict[str, list[str]]:
+    """The entries of each section."""
+    sections: dict[str, list[str]] = {}
+    text = Path(__file__).with_name("lexicon.txt").read_text(encoding="utf-8")
+    for line in filter(None, text.splitlines()):
+        if line.startswith("["):
+            entries = sections[line.strip("[]")] = []
+        elif not line.startswith("#"):
+            entries.append(line)
+    return sections
 
 
 def read_noun(kind: str, line: str) -> Noun:
@@ -186,16 +201,24 @@ def read_adverb(line: str) -> Adverb:
     return Adverb(en, de, tenses.split(), bool(front))
 
 
-def lines(table: str) -> list[str]:
-    return [line.strip() for line in table.splitlines() if line.strip()]
+LEXICON = read_lexicon()
+KINDS = ("person", "animal", "text", "food", "drink", "garment", "machine", "place")
+NOUNS = {kind: [read_noun(kind, line) for line in LEXICON[kind]] for kind in KINDS}
+ADJECTIVES = [read_adjective(line) for line in LEXICON["adjectives"]]
+HELD_OUT_PHRASES = frozenset(LEXICON["held out"])
+"""Adjective-noun pairs that training never shows; each of the words occurs in other pairs."""
+VERBS = [read_verb(line) for line in LEXICON["verbs"]]
+PRESENT = {verb: forms for verb, *forms in map(str.split, LEXICON["present"])}
+DETERMINERS = [read_determiner(line) for line in LEXICON["determiners"]]
+ENDINGS = dict(line.split(": ") for line in LEXICON["endings"])
+PRONOUNS = [Pronoun(*line.split()) for line in LEXICON["pronouns"]]
+ADVERBS = [read_adverb(line) for line in LEXICON["adverbs"]]
+CONJUNCTIONS = {
+    tense: [Phrase(*pair.split()) for pair in pairs.split(", ")]
+    for tense, pairs in (line.split(": ") for line in LEXICON["conjunctions"])
+}
+"""What may begin a clause beside a main clause of each tense."""
 
-
-NOUNS = {k: [read_noun(k, line) for line in lines(table)] for k, table in NOUN_TABLES.items()}
-ADJECTIVES = [read_adjective(line) for line in lines(ADJECTIVE_TABLE)]
-VERBS = [read_verb(line) for line in lines(VERB_TABLE)]
-DETERMINERS = [read_determiner(line) for line in lines(DETERMINER_TABLE)]
-PRONOUNS = [Pronoun(*line.split()) for line in lines(PRONOUN_TABLE)]
-ADVERBS = [read_adverb(line) for line in lines(ADVERB_TABLE)]
 
 # --- verbs
 
@@ -230,7 +253,7 @@ def english_verb(verb: Verb, tense: str, agreement: str, negated: bool = False) 
 
 
 def german_verb(verb: Verb, tense: str, agreement: str) -> tuple[str, str]:
-    """The finite form, which comes second in a main clause, and what stands at its end.
+    """The finite form, which comes second in a main clause, and what comes at its end.
 
     Example:
         >>> call = next(verb for verb in VERBS if verb.en[0] == "call")
@@ -253,3 +276,74 @@ def german_verb_last(verb: Verb, tense: str, agreement: str) -> str:
     """The whole verb as it ends a subordinate clause: anruft, angerufen hat, anrufen wird."""
     finite, rest = german_verb(verb, tense, agreement)
     return f"{rest} {finite}" if tense in ("perfect", "future") else rest + finite
+
+
+# --- noun phrases and pronouns: one gender, number and case runs through each
+
+
+def joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+@cache
+def german_ending(declension: str, noun: Noun, number: str, case: str) -> str:
+    """What a declension adds beside a noun, number s or p, case nom, acc or dat."""
+    column = 3 if number == "p" else "mfn".index(noun.gender)
+    forms = ENDINGS[declension].split(" / ")[column].split()
+    return forms[("nom", "acc", "dat").index(case)].strip("-")
+
+
+def german_noun(noun: Noun, number: str, case: str) -> str:
+    """A noun in its case.
+
+    Example:
+        >>> [german_noun(NOUNS["person"][3], "s", case) for case in ("nom", "acc", "dat")]
+        ['Junge', 'Jungen', 'Jungen']
+        >>> german_noun(NOUNS["person"][2], "p", "dat")
+        'Kindern'
+    """
+    if number == "s":
+        return noun.de_plural if noun.weak and case != "nom" else noun.de
+    return noun.de_plural + "n" * (case == "dat" and noun.de_plural[-1] not in "ns")
+
+
+def noun_phrase(
+    determiner: Determiner, adjective: Adjective | None, noun: Noun, number: str, case: str
+) -> Nominal:
+    """Put a noun phrase together, all of it in one gender, number and case."""
+    en = [determiner.en_plural if number == "p" else determiner.en]
+    de = [determiner.de + german_ending(determiner.endings, noun, number, case)]
+    if adjective:
+        en.append(adjective.en)
+        ending = german_ending(determiner.adjective_endings, noun, number, case)
+        de.append(adjective.stem + ending)
+    en.append(noun.en_plural if number == "p" else noun.en)
+    de.append(german_noun(noun, number, case))
+    if en[0] == "a" and en[1][0] in "aeiou":
+        en[0] = "an"
+    return Nominal(joined(*en), joined(*de), "p" if number == "p" else "3s", noun)
+
+
+def pronoun(chosen: Pronoun, case: str) -> Nominal:
+    """A pronoun in its case: she and sie, her and ihr."""
+    en = chosen.en if case == "nom" else chosen.en_object
+    return Nominal(en, getattr(chosen, case), chosen.agreement)
+
+
+def relative_pronoun(head: Nominal, case: str) -> Phrase:
+    """The pronoun that begins a clause about the head: who and der, whom and den, that and die."""
+    if head.noun is None:
+        raise ValueError(f"a relative clause needs a noun, got the pronoun {head.en!r}")
+    english = ("who" if case == "nom" else "whom") if head.noun.kind == "person" else "that"
+    if (head.agreement, case) == ("p", "dat"):
+        return Phrase(english, "denen")
+    return Phrase(english, "d" + german_ending("article", head.noun, head.agreement[-1], case))
+
+
+def with_preposition(preposition: str, nominal: Nominal, *, contract: bool) -> str:
+    """Put a German preposition before a noun phrase, as "im Haus" if it may be contracted."""
+    german = f"{preposition} {nominal.de}"
+    for full, contracted in CONTRACTIONS.items():
+        if contract and german.startswith(f"{full} "):
+            return contracted + german.removeprefix(full)
+    return german

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from functools import cache
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.tasks.grammar import Clause, grow_clause
-from minitransformer.tasks.inflection import ADJECTIVES, NOUNS, english_verb
-from minitransformer.tasks.lexicon import CONJUNCTIONS
-from minitransformer.tasks.noun_phrases import Draw, joined
+from minitransformer.tasks.grammar import Clause, Draw, grow_clause
+from minitransformer.tasks.inflection import ADJECTIVES, CONJUNCTIONS, NOUNS, english_verb, joined
 from minitransformer.tasks.number_words import number_in_words
 from minitransformer.training.data import TextPair
 
@@ -74,7 +72,7 @@ def summary(generator: random.Random) -> TextPair:
     """A sentence of two clauses, and its main clause without adjectives and adverbs."""
     draw = Draw(generator, max_depth=0, compose=False)
     main, inner = short_clause(draw), short_clause(draw)
-    beside = f"{generator.choice(list(CONJUNCTIONS[TENSE]))} {inner.english()}"
+    beside = f"{generator.choice(CONJUNCTIONS[TENSE]).en} {inner.english()}"
     whole = [f"{main.english()} {beside}", f"{beside}, {main.english()}"]
     objects = main.objects if main.verb.frame == ("adj",) else map(bare, main.objects)
     verb = english_verb(main.verb, TENSE, main.subject.agreement, main.negated)

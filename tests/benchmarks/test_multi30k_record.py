@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitransformer import TextPair, TrainingConfig
-from minitransformer.tasks.jobs import FAST
+from minitransformer.tasks.recipes import FAST
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 pytest.importorskip("sacrebleu")  # which the package does not need

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minitransformer import TextPair, TrainingConfig, next_token_loss
-from minitransformer.tasks.jobs import FAST
+from minitransformer.tasks.recipes import FAST
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("speedrun", "speedrun_records", "speedrun_training", "torch_transformer")

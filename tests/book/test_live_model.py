@@ -12,7 +12,7 @@ from helpers import assert_same, small_model
 import live_model
 import minitransformer as mt
 from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_translator, to_graph, write
-from minitransformer.tasks.jobs import JOBS
+from minitransformer.tasks.recipes import JOBS
 from minitransformer.training.data import TextPair
 
 pytestmark = pytest.mark.slow

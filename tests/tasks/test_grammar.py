@@ -12,6 +12,7 @@ from minitransformer.tasks.grammar import Clause, draw_sentence, punctuated
 from minitransformer.tasks.inflection import (
     ADJECTIVES,
     DETERMINERS,
+    HELD_OUT_PHRASES,
     NOUNS,
     PRONOUNS,
     VERBS,
@@ -20,9 +21,10 @@ from minitransformer.tasks.inflection import (
     english_verb,
     german_verb,
     german_verb_last,
+    noun_phrase,
+    pronoun,
+    relative_pronoun,
 )
-from minitransformer.tasks.lexicon import HELD_OUT_PHRASES
-from minitransformer.tasks.noun_phrases import noun_phrase, pronoun, relative_pronoun
 from minitransformer.tokenization.words import split_words as words
 
 SIZES = {"train": 4000, "held_out": 200, "composition": 200, "deep": 200}
