@@ -20,7 +20,7 @@ from minitransformer import (
     RMSNorm,
     TokenEmbedding,
 )
-from minitransformer.models.t5_layers import RelativePositionBias
+from minitransformer.models.t5 import RelativePositionBias
 from minitransformer.models.transformer import start_normal
 from minitransformer.tasks.recipes import start_as_identity
 

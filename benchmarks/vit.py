@@ -53,8 +53,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm import SVC
 from torch import Tensor, nn
 
-from minitransformer.models.vit import ViT
-from minitransformer.models.vit_config import ViTConfig
+from minitransformer.models.vit import ViT, ViTConfig
 
 SHAPE = {"d_model": 48, "num_heads": 4, "num_layers": 2, "d_ff": 96, "eps": 1e-6}
 TRAINING = {"batch_size": 64, "weight_decay": 0.05, "steps": 300}

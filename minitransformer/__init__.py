@@ -108,9 +108,8 @@ from minitransformer.layers.positional_encoding import (
 )
 from minitransformer.layers.rotary import RotaryPositionalEncoding
 from minitransformer.models.config import TransformerConfig
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
 from minitransformer.models.registry import register
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.planning import HARDWARE, plan
 from minitransformer.plotting import plot_attention, use_book_style
 from minitransformer.tasks.grammar import grammar_sentences

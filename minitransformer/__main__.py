@@ -23,7 +23,7 @@ import torch
 from minitransformer import __version__, export, parallel
 from minitransformer.files import new_folder
 from minitransformer.models.config import TransformerConfig
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.transformer import DecoderOnlyTransformer
 from minitransformer.parallel.token_file import read_once
 from minitransformer.planning import HARDWARE, plan
 from minitransformer.tasks.recipes import JOBS, RECIPES, Job

@@ -27,8 +27,7 @@ from minitransformer.layers.positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from minitransformer.layers.rotary import RotaryPositionalEncoding
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 
 __all__ = ["Prepared", "prepare"]
 

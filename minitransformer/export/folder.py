@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.files import new_folder
-from minitransformer.models.as_configured import check_as_configured
-from minitransformer.models.beside import write_tokenizers
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
-from minitransformer.models.pretrained import vocabularies
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.hub import write_tokenizers
+from minitransformer.models.pretrained import check_as_configured, vocabularies
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.tokenization.tokenizer import Tokenizer
 from minitransformer.training.translator import TextModel
 

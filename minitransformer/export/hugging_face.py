@@ -21,13 +21,10 @@ import torch
 from torch import Tensor
 
 from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers
-from minitransformer.models.gpt2 import GPT2
-from minitransformer.models.gpt2_config import GPT2Config
-from minitransformer.models.llama import Llama
-from minitransformer.models.llama_config import LlamaConfig
-from minitransformer.models.marian import Marian
-from minitransformer.models.marian_config import MarianConfig
-from minitransformer.models.published_config import Stacked, linear
+from minitransformer.models.gpt2 import GPT2, GPT2Config
+from minitransformer.models.hub import Stacked, linear
+from minitransformer.models.llama import Llama, LlamaConfig
+from minitransformer.models.marian import Marian, MarianConfig
 from minitransformer.tokenization.tokenizer_file import write_json
 
 __all__ = ["to_transformers"]

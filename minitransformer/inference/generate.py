@@ -19,8 +19,7 @@ from minitransformer.inference.decoding import CachedDecoding
 from minitransformer.inference.logits_processors import LogitsProcessor
 from minitransformer.inference.sampling import next_token_probs
 from minitransformer.inspection.record import evaluating
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.tokenization.tokenizer import pad_rows
 
 __all__ = ["GenerationConfig", "generate"]

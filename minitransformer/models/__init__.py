@@ -6,32 +6,28 @@ published loads with `from_pretrained`, and what is saved loads in `transformers
     model = minitransformer.models.GPT2.from_pretrained("openai-community/gpt2")
 """
 
-from minitransformer.models.bert import BERT
-from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
-from minitransformer.models.bert_heads import (
+from minitransformer.models.bert import (
+    BERT,
+    BERTConfig,
     BERTForMaskedLM,
     BERTForSequenceClassification,
+    DistilBERTConfig,
+    RoBERTaConfig,
     mask_tokens,
 )
-from minitransformer.models.gpt2 import GPT2
-from minitransformer.models.gpt2_config import GPT2Config
-from minitransformer.models.llama import Llama
-from minitransformer.models.llama_config import (
+from minitransformer.models.gpt2 import GPT2, GPT2Config
+from minitransformer.models.llama import (
+    Llama,
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
 )
 from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
-from minitransformer.models.marian import BART, Marian
-from minitransformer.models.marian_config import BARTConfig, MarianConfig
-from minitransformer.models.patch_embedding import PatchEmbedding
+from minitransformer.models.marian import BART, BARTConfig, Marian, MarianConfig
 from minitransformer.models.rotary_scaling import RotaryScaling
-from minitransformer.models.t5 import T5
-from minitransformer.models.t5_config import T5Config
-from minitransformer.models.t5_layers import RelativePositionBias, position_buckets
-from minitransformer.models.vit import ViT
-from minitransformer.models.vit_config import Rectangle, ViTConfig
+from minitransformer.models.t5 import T5, RelativePositionBias, T5Config, position_buckets
+from minitransformer.models.vit import PatchEmbedding, Rectangle, ViT, ViTConfig
 from minitransformer.tokenization.published import PublishedTokenizer
 
 __all__ = [

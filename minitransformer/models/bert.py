@@ -18,7 +18,8 @@ Built in chapter 11. Papers: "BERT" (Devlin et al., 2019), section 3; "RoBERTa" 
 "DistilBERT" (Sanh et al., 2019).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -26,19 +27,226 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer.checks import check_ids
+from minitransformer.checks import check_ids, check_targets
 from minitransformer.layers.attention import padding_mask
 from minitransformer.layers.dropout import Dropout
-from minitransformer.layers.embeddings import TokenEmbedding
+from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
-from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.feed_forward import ACTIVATIONS, FeedForward
 from minitransformer.layers.layer_norm import LayerNorm
 from minitransformer.layers.positional_encoding import LearnedPositionalEncoding
-from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
-from minitransformer.models.hub import Published
-from minitransformer.models.published_config import ACTIVATION_NAMES
+from minitransformer.models.hub import ACTIVATION_NAMES, HIDDEN, Published, PublishedConfig
 
-__all__ = ["BERT"]
+__all__ = [
+    "BERT",
+    "BERTConfig",
+    "BERTForMaskedLM",
+    "BERTForSequenceClassification",
+    "DistilBERTConfig",
+    "RoBERTaConfig",
+    "mask_tokens",
+]
+
+Names = Mapping[str, str]
+EMBEDDINGS = {
+    "embeddings.word_embeddings": "embedding",
+    "embeddings.position_embeddings": "positions",
+    "embeddings.token_type_embeddings": "segments",
+    "embeddings.LayerNorm": "norm",
+}
+KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+"""What a part has, as files and as we call it; old files have gammas and betas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BERTConfig(PublishedConfig):
+    """The shape of a `BERT`; left out, that of the smaller one that was published.
+
+    Args:
+        num_segments: segments that have a vector; with 0 there are none.
+        num_labels: classes that a `BERTForSequenceClassification` tells apart.
+        pooler: whether a `BERT` has the layer that makes a vector for each text. Files of models
+            that were trained without do not hold it, and a DistilBERT never has it.
+        others: see `PublishedConfig`.
+
+    Paper: Devlin et al. (2019), section 3.
+    """
+
+    vocab_size: int = 30_522
+    d_model: int = 768
+    num_heads: int = 12
+    num_layers: int = 12
+    d_ff: int = 3072
+    max_len: int = 512
+    num_segments: int = 2
+    activation: str = "gelu"
+    eps: float = 1e-12
+    dropout: float = 0.1
+    pad_id: int = 0
+    tie_output: bool = True
+    num_labels: int = 2
+    pooler: bool = True
+
+    model_type: ClassVar[str] = "bert"
+    also: ClassVar[tuple[str, ...]] = ("roberta", "distilbert")
+    keys: ClassVar[Names] = HIDDEN | {
+        "type_vocab_size": "num_segments",
+        "layer_norm_eps": "eps",
+        "hidden_dropout_prob": "dropout",
+        "pad_token_id": "pad_id",
+        "num_labels": "num_labels",
+        "pooler": "pooler",
+    }
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+    }
+    # Old files say so how BERT's pooler is, for every BERT.
+    without_effect: ClassVar[str] = "directionality|pooler_(fc_size|type|size_per_head|num_.*)"
+    layer: ClassVar[Names] = {
+        "encoder.layer.*.attention.self.query": "self_attention.w_q",
+        "encoder.layer.*.attention.self.key": "self_attention.w_k",
+        "encoder.layer.*.attention.self.value": "self_attention.w_v",
+        "encoder.layer.*.attention.output.dense": "self_attention.w_o",
+        "encoder.layer.*.attention.output.LayerNorm": "residual_1.norm",
+        "encoder.layer.*.intermediate.dense": "feed_forward.w_1",
+        "encoder.layer.*.output.dense": "feed_forward.w_2",
+        "encoder.layer.*.output.LayerNorm": "residual_2.norm",
+    }
+    heads: ClassVar[Mapping[str, Names]] = {
+        "BertModel": {"bert.pooler.dense": "pooler"},
+        "BertForMaskedLM": {
+            "cls.predictions.transform.dense": "dense",
+            "cls.predictions.transform.LayerNorm": "dense_norm",
+            "cls.predictions.decoder": "output_projection",
+        },
+        "BertForSequenceClassification": {
+            "bert.pooler.dense": "pooler",
+            "classifier": "classifier",
+        },
+        "BertForNextSentencePrediction": {"cls.seq_relationship": "next_sentence"},
+    }
+    """What each architecture has besides the encoder. A file may have it in vain."""
+    output_bias: ClassVar[str | None] = "cls.predictions.bias"
+    """Where the output is tied, its bias has a name of its own; else it is the decoder's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_settings()
+
+    @classmethod
+    def of_family(cls, content: Mapping[str, Any]) -> Self:
+        labels = content.get("id2label")
+        return super().of_family({**content, "num_labels": len(labels)} if labels else content)
+
+    def to_published(self) -> dict[str, Any]:
+        """What `config.json` says of this configuration; of the pooler it says nothing."""
+        return {key: value for key, value in super().to_published().items() if key != "pooler"}
+
+    def architecture(self, kind: str) -> str:
+        """What `transformers` calls a model of this kind, such as "ForMaskedLM"."""
+        return next(name for name in self.heads if name.endswith(kind))
+
+    def weight_names(self, architecture: str) -> dict[str, str | None]:
+        """What a file of the family calls the weights of one architecture; None for the others'."""
+        prefix, own = f"{self.model_type}.", self.heads[architecture]
+        parts = {prefix + theirs: ours for theirs, ours in EMBEDDINGS.items()}
+        layers = self.layer.items()
+        parts |= {prefix + theirs: f"encoder.layers.*.{ours}" for theirs, ours in layers}
+        parts |= own
+        others = {theirs for head in self.heads.values() for theirs in head} - own.keys()
+        names: dict[str, str | None] = dict.fromkeys([prefix + "embeddings.position_ids"])
+        names |= {f"{theirs}.{kind}": None for theirs in sorted(others) for kind in KINDS}
+        if self.output_bias:
+            asked = self.tie_output and "output_projection" in own.values()
+            names[self.output_bias] = "output_projection.bias" if asked else None
+        for theirs, ours in parts.items():
+            for kind, our_kind in KINDS.items():
+                names[f"{theirs}.{kind}"] = f"{ours}.{our_kind}"
+        if architecture.endswith("Model"):  # which has no prefix where it stands alone
+            names = {name.removeprefix(prefix): ours for name, ours in names.items()} | names
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoBERTaConfig(BERTConfig):
+    """The shape of a RoBERTa. Its positions begin after the one that padding has, `pad_id`.
+
+    Example:
+        >>> RoBERTaConfig().max_len, RoBERTaConfig().pad_id
+        (512, 1)
+    """
+
+    vocab_size: int = 50_265
+    pad_id: int = 1
+
+    model_type: ClassVar[str] = "roberta"
+    output_bias: ClassVar[str | None] = "lm_head.bias"
+    heads: ClassVar[Mapping[str, Names]] = {
+        "RobertaModel": {"roberta.pooler.dense": "pooler"},
+        "RobertaForMaskedLM": {
+            "lm_head.dense": "dense",
+            "lm_head.layer_norm": "dense_norm",
+            "lm_head.decoder": "output_projection",
+        },
+        "RobertaForSequenceClassification": {
+            "classifier.dense": "pooler",
+            "classifier.out_proj": "classifier",
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilBERTConfig(BERTConfig):
+    """The shape of a DistilBERT: half the layers, no segments.
+
+    Example:
+        >>> DistilBERTConfig().num_layers, DistilBERTConfig().num_segments
+        (6, 0)
+    """
+
+    num_layers: int = 6
+    num_segments: int = 0
+
+    model_type: ClassVar[str] = "distilbert"
+    output_bias: ClassVar[str | None] = None
+    keys: ClassVar[Names] = {
+        **{key: key for key in ("vocab_size", "activation", "dropout", "num_labels")},
+        "dim": "d_model",
+        "n_heads": "num_heads",
+        "n_layers": "num_layers",
+        "hidden_dim": "d_ff",
+        "max_position_embeddings": "max_len",
+        "pad_token_id": "pad_id",
+        "tie_word_embeddings": "tie_output",
+    }
+    fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "sinusoidal_pos_embds": (False, True),  # how positions started; they are stored
+        "tie_weights_": (True,),
+    }
+    layer: ClassVar[Names] = {
+        "transformer.layer.*.attention.q_lin": "self_attention.w_q",
+        "transformer.layer.*.attention.k_lin": "self_attention.w_k",
+        "transformer.layer.*.attention.v_lin": "self_attention.w_v",
+        "transformer.layer.*.attention.out_lin": "self_attention.w_o",
+        "transformer.layer.*.sa_layer_norm": "residual_1.norm",
+        "transformer.layer.*.ffn.lin1": "feed_forward.w_1",
+        "transformer.layer.*.ffn.lin2": "feed_forward.w_2",
+        "transformer.layer.*.output_layer_norm": "residual_2.norm",
+    }
+    heads: ClassVar[Mapping[str, Names]] = {
+        "DistilBertModel": {},
+        "DistilBertForMaskedLM": {
+            "vocab_transform": "dense",
+            "vocab_layer_norm": "dense_norm",
+            "vocab_projector": "output_projection",
+        },
+        "DistilBertForSequenceClassification": {
+            "pre_classifier": "pooler",
+            "classifier": "classifier",
+        },
+    }
 
 
 class BERT(Published):
@@ -162,3 +370,139 @@ class BERT(Published):
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """As `encode`."""
         return self.encode(ids, segments)
+
+
+def mask_tokens(
+    ids: Tensor,
+    vocab_size: int,
+    mask_id: int,
+    special_ids: Sequence[int],
+    *,
+    share: float = 0.15,
+    masked: float = 0.8,
+    replaced: float = 0.1,
+    pad_id: int = 0,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Choose tokens to be guessed; most of them are hidden.
+
+    Each token that is not special is chosen with probability `share`. Of those chosen, a share
+    `masked` becomes the token "mask", a share `replaced` some token of the vocabulary, drawn
+    evenly, and the rest stays as it is.
+
+    Args:
+        ids: (b, s), int64.
+        vocab_size: tokens, v.
+        mask_id: the id of the token "mask".
+        special_ids: never chosen and never drawn: padding, begin, end, "mask" itself.
+        share, masked, replaced: see above.
+        pad_id: the target where nothing is asked.
+        generator: source of the choice, on the device of `ids`; the global one when left out.
+
+    Returns:
+        What a model sees and what it is asked, its targets, both (b, s), int64.
+
+    Raises:
+        ValueError: if a share, or `masked` and `replaced` together, is below 0 or above 1.
+
+    Example:
+        >>> ids = torch.tensor([[1, 7, 8, 9, 2, 0]])
+        >>> mask_tokens(ids, 30, 4, range(5), share=1.0, masked=1.0, replaced=0.0)
+        (tensor([[1, 4, 4, 4, 2, 0]]), tensor([[0, 7, 8, 9, 0, 0]]))
+
+    Paper: Devlin et al. (2019), section 3.1, task 1.
+    """
+    if not (0 <= share <= 1 and min(masked, replaced) >= 0 and masked + replaced <= 1):
+        raise ValueError(
+            "share, masked, replaced and the sum of these two must lie between 0 and 1, "
+            f"got {share}, {masked} and {replaced}"
+        )
+    special = torch.tensor(list(special_ids), device=ids.device)
+    tokens = torch.arange(vocab_size, device=ids.device)
+    tokens = tokens[~torch.isin(tokens, special)]
+    choice, kind = torch.rand(2, *ids.shape, generator=generator, device=ids.device)
+    drawn = torch.randint(len(tokens), ids.shape, generator=generator, device=ids.device)
+    chosen = (choice < share) & ~torch.isin(ids, special)
+    seen = ids.masked_fill(chosen & (kind < masked), mask_id)
+    seen = torch.where(chosen & (masked <= kind) & (kind < masked + replaced), tokens[drawn], seen)
+    return seen, ids.masked_fill(~chosen, pad_id)
+
+
+class BERTForMaskedLM(BERT):
+    """Scores, at each position, of every token that may stand there.
+
+    Example:
+        >>> from minitransformer.models.bert import BERTConfig
+        >>> config = BERTConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2)
+        >>> BERTForMaskedLM(config)(torch.tensor([[5, 4, 7, 2]])).shape
+        torch.Size([1, 4, 30])
+
+    Paper: Devlin et al. (2019), section 3.1, task 1.
+    """
+
+    kind: ClassVar[str] = "ForMaskedLM"
+
+    def add_head(self) -> None:
+        config = self.config
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.dense_norm = LayerNorm(config.d_model, config.eps)
+        self.output_projection = OutputProjection(
+            config.vocab_size,
+            config.d_model,
+            tied_to=self.embedding if config.tie_output else None,
+            bias=True,
+        )
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits, (..., v), of vectors, (..., d)."""
+        is_roberta = isinstance(self.config, RoBERTaConfig)  # which has GELU here, whatever inside
+        activation = ACTIVATIONS["gelu" if is_roberta else ACTIVATION_NAMES[self.config.activation]]
+        return self.output_projection(self.dense_norm(activation(self.dense(hidden))))
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Logits, (b, s, v); arguments as in `encode`."""
+        return self.score(self.encode(ids, segments))
+
+    def loss(self, ids: Tensor, targets: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy of the tokens that were asked for; only they are scored.
+
+        Args:
+            ids: what the model sees, (b, s), with some tokens hidden; segments as in `encode`.
+            targets: (b, s), int64, the ids asked for; `config.pad_id` where nothing is asked.
+
+        Raises:
+            TypeError: as in `encode`; if targets are not int64.
+            ValueError: as in `encode`; if `targets` and `ids` differ in shape, or nothing is asked.
+        """
+        pad_id = self.config.pad_id
+        check_targets(ids, targets, self.config.vocab_size, pad_id)
+        asked = targets != pad_id
+        logits = self.score(self.encode(ids, segments)[asked])
+        return F.cross_entropy(logits, targets[asked])
+
+
+class BERTForSequenceClassification(BERT):
+    """Scores of classes for each text, read from its first token.
+
+    Example:
+        >>> from minitransformer.models.bert import BERTConfig
+        >>> config = BERTConfig(vocab_size=30, d_model=12, num_heads=3, num_layers=2, num_labels=5)
+        >>> BERTForSequenceClassification(config)(torch.tensor([[5, 4, 7, 2]])).shape
+        torch.Size([1, 5])
+
+    Paper: Devlin et al. (2019), section 3.2.
+    """
+
+    kind: ClassVar[str] = "ForSequenceClassification"
+
+    def add_head(self) -> None:
+        self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
+        self.classifier = nn.Linear(self.config.d_model, self.config.num_labels)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Logits, (b, num_labels); arguments as in `encode`."""
+        return self.classifier(self.dropout(self.pool(self.encode(ids, segments))))
+
+    def loss(self, ids: Tensor, labels: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy of labels, (b,), int64; other arguments as in `encode`."""
+        return F.cross_entropy(self(ids, segments), labels)

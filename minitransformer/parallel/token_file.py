@@ -17,7 +17,7 @@ import numpy as np
 
 from minitransformer.checks import texts_of
 from minitransformer.files import named_folder, new_folder, replacing
-from minitransformer.models.as_configured import check_come_back
+from minitransformer.models.pretrained import check_come_back
 from minitransformer.parallel.checkpoints import sha256
 from minitransformer.tokenization.tokenizer import Tokenizer
 

@@ -19,8 +19,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minitransformer.files import local_folder, locked, read_tensors, replacing, write_tensors
-from minitransformer.models.as_configured import check_as_configured, check_come_back
-from minitransformer.models.pretrained import HUB_FILES, check_tokenizers, class_of
+from minitransformer.models.pretrained import (
+    HUB_FILES,
+    check_as_configured,
+    check_come_back,
+    check_tokenizers,
+    class_of,
+)
 from minitransformer.models.registry import (
     check_dtype,
     described,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.checks import check_at_least_1, texts_of
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
+from minitransformer.models.transformer import DecoderOnlyTransformer
 from minitransformer.tokenization.tokenizer import Tokenizer
 from minitransformer.training.config import TrainingConfig
 from minitransformer.training.data import token_stream

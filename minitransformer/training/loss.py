@@ -14,8 +14,7 @@ from torch.nn.modules import module as hooks_of_all
 from minitransformer.checks import check_loss, check_targets, known
 from minitransformer.layers.embeddings import OutputProjection
 from minitransformer.layers.packing import has_own_methods
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 
 __all__ = ["label_smoothing_loss", "linear_cross_entropy", "next_token_loss"]
 

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from minitransformer.checks import check_at_least_1, texts_of
 from minitransformer.inference.generate import generate
 from minitransformer.inspection.record import evaluating
-from minitransformer.models.decoder_only import DecoderOnlyTransformer
 from minitransformer.models.pretrained import check_tokenizers
-from minitransformer.models.transformer import Transformer
+from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.tokenization.tokenizer import Tokenizer, pad_rows
 from minitransformer.training.checkpoint import load_model
 from minitransformer.training.data import (

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import minitransformer as mt
-from minitransformer.models.gpt2_config import GPT2Config
-from minitransformer.models.llama_config import LlamaConfig
+from minitransformer.models.gpt2 import GPT2Config
+from minitransformer.models.llama import LlamaConfig
 from notebooks import CHAPTERS
 
 PAGE = (CHAPTERS / "cheat_sheet.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from torch import nn
 from minitransformer import RotaryPositionalEncoding, Transformer
 from minitransformer.layers.positional_encoding import ALiBi
 from minitransformer.layers.rotary import rotary_frequencies
-from minitransformer.models.as_configured import check_as_configured
+from minitransformer.models.pretrained import check_as_configured
 
 
 def eps_of_a_norm(model):

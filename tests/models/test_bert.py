@@ -19,11 +19,13 @@ from alike import (
 from safetensors.torch import load_file, save_file
 
 from minitransformer import pad_rows, record_attention
-from minitransformer.models.bert import BERT
-from minitransformer.models.bert_config import BERTConfig, DistilBERTConfig, RoBERTaConfig
-from minitransformer.models.bert_heads import (
+from minitransformer.models.bert import (
+    BERT,
+    BERTConfig,
     BERTForMaskedLM,
     BERTForSequenceClassification,
+    DistilBERTConfig,
+    RoBERTaConfig,
     mask_tokens,
 )
 

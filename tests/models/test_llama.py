@@ -21,8 +21,8 @@ from alike import (
 from safetensors.torch import load_file, save_file
 
 from minitransformer import KVCache, fast, generate, next_token_loss, pad_rows
-from minitransformer.models.llama import Llama
-from minitransformer.models.llama_config import (
+from minitransformer.models.llama import (
+    Llama,
     LlamaConfig,
     MistralConfig,
     Qwen2Config,

@@ -24,8 +24,7 @@ from minitransformer import (
     next_token_loss,
     record_attention,
 )
-from minitransformer.models.marian import BART, Marian
-from minitransformer.models.marian_config import BARTConfig, MarianConfig
+from minitransformer.models.marian import BART, BARTConfig, Marian, MarianConfig
 
 SIZES = {
     "vocab_size": 37,

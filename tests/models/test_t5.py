@@ -26,9 +26,7 @@ from minitransformer import (
     record_attention,
     trace,
 )
-from minitransformer.models.t5 import T5
-from minitransformer.models.t5_config import T5Config
-from minitransformer.models.t5_layers import RelativePositionBias, Scaled, position_buckets
+from minitransformer.models.t5 import T5, RelativePositionBias, Scaled, T5Config, position_buckets
 
 SIZES = {"vocab_size": 37, "d_model": 12, "d_kv": 5, "d_ff": 20, "num_heads": 3, "num_layers": 3}
 VARIANTS = {

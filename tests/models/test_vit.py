@@ -10,9 +10,7 @@ from alike import assert_close, assert_reads_back, loaded, published, transforme
 from safetensors.torch import load_file, save_file
 
 from minitransformer import record_attention
-from minitransformer.models.patch_embedding import PatchEmbedding, Rectangle
-from minitransformer.models.vit import ViT
-from minitransformer.models.vit_config import ViTConfig
+from minitransformer.models.vit import PatchEmbedding, Rectangle, ViT, ViTConfig
 
 SIZES = {
     "hidden_size": 12,

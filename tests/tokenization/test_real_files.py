@@ -10,7 +10,7 @@ from real_files import REAL_FILES, REFUSED, smaller
 from safetensors.torch import load_file, save_file
 
 from minitransformer.models import BERT, GPT2, Llama
-from minitransformer.models.published_config import OF_GENERATION, WITHOUT_EFFECT
+from minitransformer.models.hub import OF_GENERATION, WITHOUT_EFFECT
 
 V = 37
 FALSE_FRIENDS = {
