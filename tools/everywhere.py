@@ -1,9 +1,8 @@
 """Run the tests and the chapters under what differs between machines: what `make everywhere` runs.
 
-    python tools/everywhere.py                         every place, hours
-    python tools/everywhere.py scalar abroad           some places
-    python tools/everywhere.py python3.12+abroad+avx2  one place that is all three
-    python tools/everywhere.py --only tests scalar     not the chapters
+    python tools/everywhere.py                       every place, hours
+    python tools/everywhere.py scalar abroad         some places
+    python tools/everywhere.py --only tests scalar   not the chapters
     python tools/everywhere.py --chapters 04_attention,07_layer_norm avx2
 
 A training never gives the same digits on another processor, a page of Turkish settings lowers an I
@@ -32,14 +31,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import check
 import environment
-import oldest
 from check import ROOT, Stage
 
 # The tests whose numbers depend on the processor: layers, loss, training, decoding.
@@ -55,8 +55,10 @@ NUMERICAL = (
     "training/test_training.py",
 )
 ENVIRONMENTS = ROOT / "build" / "everywhere"
-TESTERS = ("hypothesis", "ipykernel", "nbval", "pytest<9.2", "pytest-xdist", "PyYAML", "sacrebleu")
-JUDGES = ("scikit-learn", "setuptools>=77", "tokenizers")
+TESTERS = [
+    *("hypothesis", "ipykernel", "nbval", "pytest<9.2", "pytest-xdist", "PyYAML", "sacrebleu"),
+    *("scikit-learn", "setuptools>=77", "tokenizers"),
+]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,6 @@ class Place:
         capability: what PyTorch must say of the processor there, or the place is not to be had.
         python: another interpreter, by its name.
         requirements: what to install for it, as `pip install` takes it; none: as in `.venv`.
-        installed: the folder in `build/everywhere` where that is.
     """
 
     name: str
@@ -76,7 +77,6 @@ class Place:
     capability: str = ""
     python: str = ""
     requirements: tuple[str, ...] = ()
-    installed: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -117,6 +117,7 @@ def places(scratch: Path) -> list[Place]:
     abroad = {"LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "1"}
     bare = {"LC_ALL": "C", "TZ": "America/St_Johns", "PYTHONHASHSEED": "2"}
     pinned = ("-r", "requirements.txt", "-e", ".")
+    newest = ("--upgrade", "-e", ".[book,export]", *TESTERS)
     return [
         Place("here"),
         Place("scalar", processor("default", "SSE41", "SSE4_2", 1, scratch), "DEFAULT"),
@@ -131,35 +132,18 @@ def places(scratch: Path) -> list[Place]:
             | {"JUPYTER_RUNTIME_DIR": str(scratch / "runtime"), "IPYTHONDIR": str(scratch / "own")}
             | {"MPLCONFIGDIR": str(scratch / "fonts")},
         ),
-        versions("python3.12", "python3.12", *pinned),
-        versions("python3.13", "python3.13", *pinned),
-        versions("oldest", "python3.11", *oldest.versions(), *others("-e", ".")),
-        versions("newest", "python3.13", *others("--upgrade", "-e", ".[book,export]")),
+        Place("python3.12", python="python3.12", requirements=pinned),
+        Place("python3.13", python="python3.13", requirements=pinned),
+        Place("oldest", python="python3.11", requirements=(*oldest(), "-e", ".", *TESTERS)),
+        Place("newest", python="python3.13", requirements=newest),
     ]
 
 
-def versions(name: str, python: str, *requirements: str) -> Place:
-    """A place with an environment of its own."""
-    return Place(name, python=python, requirements=requirements, installed=name)
-
-
-def joined(first: Place, *others: Place) -> Place:
-    """The place that is all of these at once; what two of them set is as in the last."""
-    for other in others:
-        first = Place(
-            f"{first.name}+{other.name}",
-            first.variables | other.variables,
-            other.capability or first.capability,
-            other.python or first.python,
-            other.requirements or first.requirements,
-            other.installed or first.installed,
-        )
-    return first
-
-
-def others(*options: str) -> tuple[str, ...]:
-    """The package, and what runs its tests and chapters, in whatever version fits."""
-    return (*options, *TESTERS, *JUDGES)
+def oldest() -> list[str]:
+    """The lower bounds in `pyproject.toml`, as exact requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    return [bound.replace(">=", "==") for group in groups for bound in group]
 
 
 def missing(place: Place) -> str:
@@ -189,8 +173,8 @@ def interpreter(place: Place) -> str:
     """The interpreter of the place, its environment made if there is none."""
     if not place.python:
         return sys.executable
-    folder = ENVIRONMENTS / place.installed
-    installed = folder / "installed"
+    folder = ENVIRONMENTS / place.name
+    installed = folder / "installed"  # what was asked for
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     wanted = "\n".join((place.python, *place.requirements, pins))
     if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
@@ -200,17 +184,12 @@ def interpreter(place: Place) -> str:
     return str(environment.python_in(folder))
 
 
-def numerical() -> list[str]:
-    """The files of `NUMERICAL` that there are."""
-    found = (path for pattern in NUMERICAL for path in (ROOT / "tests").glob(pattern))
-    return sorted(path.relative_to(ROOT).as_posix() for path in found)
-
-
 def stages(place: Place, only: str, names: list[str]) -> Iterator[Stage]:
     """Yield what runs in a place: the tests, then the chapters of these names, or all."""
     tests, chapters = check.tests(), check.chapters(names, lax=not place.is_ours)
     if place.capability:
-        tests.command += ["-m", check.OF_EACH_KIND, *numerical()]
+        files = [path for pattern in NUMERICAL for path in glob(f"tests/{pattern}", root_dir=ROOT)]
+        tests.command += ["-m", check.OF_EACH_KIND, *files]
     elif not place.is_ours:  # what the book promises needs the book's versions
         tests.command += ["minitransformer", "tests", "--ignore=tests/book"]
     if not place.is_ours:  # old libraries warn
@@ -235,12 +214,11 @@ def main(arguments: list[str] | None = None) -> int:
     check.REPORTS.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch:
         there = {place.name: place for place in places(Path(scratch))}
-        for name in "+".join(chosen.places).split("+") if chosen.places else ():
-            if name not in there:
-                parser.error(f"there is no place {name!r}; there are {', '.join(there)}")
+        if unknown := [name for name in chosen.places if name not in there]:
+            parser.error(f"there is no place {unknown[0]!r}; there are {', '.join(there)}")
         finished, left_out = [], []
         for name in chosen.places or there:
-            place = joined(*(there[part] for part in name.split("+")))
+            place = there[name]
             if reason := missing(place):
                 left_out.append(f"{name} could not be tried: {reason}")
                 continue

@@ -1,14 +1,12 @@
-"""Write, run and tidy the chapters.
+"""Run and tidy the chapters: what `make notebooks` and those who write chapters call.
 
-    python tools/notebooks.py edit 04_attention    chapters/*.ipynb -> build/edit/*.py
-    python tools/notebooks.py save 04_attention    build/edit/*.py  -> chapters/*.ipynb
     python tools/notebooks.py sync 04_attention    copy the package's code into `package` cells
     python tools/notebooks.py run 04_attention     sync, format, run from a clean kernel, tidy
     python tools/notebooks.py normalise 04_attention
     python tools/notebooks.py run deeper/04_attention   the page beside it
 
-`sync`, `run` and `normalise` take every notebook, in order, when none is named. `save` formats the
-code too. A command that fails says why and leaves the file as it was.
+Each takes every notebook, in order, when none is named. A command that fails says why and leaves
+the file as it was. To edit a notebook as a script, use `jupytext` (see CONTRIBUTING.md).
 """
 
 import argparse
@@ -20,26 +18,24 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell
 from PIL import Image
 
 import repository
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = ROOT / "chapters"
-EDIT = ROOT / "build" / "edit"
 PACKAGE = ROOT / "minitransformer"
 
 CELL_TIMEOUT = 600
@@ -105,34 +101,6 @@ def tags(cell: NotebookNode) -> list[str]:
 def code_cells(nb: NotebookNode) -> list[NotebookNode]:
     """The notebook's code cells, in order."""
     return [cell for cell in nb.cells if cell.cell_type == "code"]
-
-
-# --- a notebook as a script, and back --------------------------------------------------------
-
-
-def to_script(nb: NotebookNode) -> str:
-    """The notebook as a percent script: all cell metadata, no outputs, no bootstrap cell."""
-    shown = nbformat.from_dict(nb)
-    shown.cells = [cell for cell in shown.cells if not is_bootstrap(cell)]
-    shown.metadata = NotebookNode(
-        jupytext={"cell_metadata_filter": "all", "notebook_metadata_filter": "-all"}
-    )
-    return jupytext.writes(shown, fmt="py:percent")
-
-
-def from_script(script: str, previous: NotebookNode | None = None) -> NotebookNode:
-    """The script as a notebook, with the outputs of `previous` as far as they still hold.
-
-    They hold up to the first code cell that differs: what follows may depend on it.
-    """
-    nb = formatted(with_bootstrap(jupytext.reads(script, fmt="py:percent")))
-    for new, old in zip(code_cells(nb), code_cells(previous or new_notebook()), strict=False):
-        if new.source.strip() != old.source.strip():
-            break
-        new.outputs, new.execution_count = old.outputs, old.execution_count
-    if previous and "executed_with" in previous.metadata:
-        nb.metadata.executed_with = previous.metadata.executed_with
-    return normalise(nb)
 
 
 # --- the first cell --------------------------------------------------------------------------
@@ -224,23 +192,18 @@ def first_sentence(docstring: str) -> str:
     return re.split(r"(?<=\.)\s", paragraph)[0]
 
 
-def sync_cell(source: str, package: dict[str, str]) -> str:
-    """The cell's source with the package's code for each public name it defines."""
-    lines = source.splitlines()
-    for name, node in reversed(definitions(source).items()):
-        if name in package:
-            first, last = lines_of(node)
-            lines[first:last] = with_short_docstrings(package[name]).splitlines()
-    return "\n".join(lines)
-
-
-def sync(nb: NotebookNode, package: dict[str, str] | None = None) -> NotebookNode:
-    """The notebook with the package's code in its cells tagged `package`."""
+def sync(nb: NotebookNode, package: Mapping[str, str]) -> NotebookNode:
+    """The notebook with the package's code for the names that its cells tagged `package` define."""
     nb = nbformat.from_dict(nb)
-    package = public_definitions() if package is None else package
     for cell in code_cells(nb):
-        if "package" in tags(cell):
-            cell.source = sync_cell(cell.source, package)
+        if "package" not in tags(cell):
+            continue
+        lines = cell.source.splitlines()
+        for name, node in reversed(definitions(cell.source).items()):
+            if name in package:
+                first, last = lines_of(node)
+                lines[first:last] = with_short_docstrings(package[name]).splitlines()
+        cell.source = "\n".join(lines)
     return nb
 
 
@@ -372,53 +335,38 @@ def last_state(text: str) -> str:
 # --- the command line ------------------------------------------------------------------------
 
 
+def perform(command: str, chapter: Path) -> None:
+    """Do one command to one chapter."""
+    previous = read(chapter)
+    nb = previous if command == "sync" else with_bootstrap(previous)
+    if command != "normalise":
+        nb = sync(nb, public_definitions())
+    if command != "sync":
+        nb = formatted(nb)
+    nb = normalise(execute(nb) if command == "run" else nb)
+    write(recorded(nb, previous) if command == "run" else nb, chapter)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command on some chapters; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["edit", "save", "sync", "run", "normalise"])
+    parser.add_argument("command", choices=["sync", "run", "normalise"])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a chapter, such as 04_attention")
     chosen = parser.parse_args(arguments)
-    if chosen.command in ("edit", "save") and not chosen.names:
-        parser.error(f"{chosen.command} needs the name of a chapter")
-
     for name in chosen.names or map(name_of, notebooks()):
         chapter = CHAPTERS / f"{name.removeprefix('chapters/').removesuffix('.ipynb')}.ipynb"
-        script = EDIT / f"{name_of(chapter)}.py"
-        needed = script if chosen.command == "save" else chapter
-        if not needed.exists():
-            parser.error(f"there is no {needed.relative_to(ROOT)}")
+        if not chapter.exists():
+            parser.error(f"there is no {chapter.relative_to(ROOT)}")
         started = time.perf_counter()
         try:
-            written = perform(chosen.command, chapter, script)
+            perform(chosen.command, chapter)
         except (CellExecutionError, ValueError) as error:
             print(f"{error}\n{name_of(chapter)}: stopped, nothing written", file=sys.stderr)
             return 1
-        size, seconds = written.stat().st_size / 1000, time.perf_counter() - started
-        print(f"{written.relative_to(ROOT)}  {size:.0f} kB  {seconds:.1f} s", flush=True)
+        print(f"{name_of(chapter)}  {time.perf_counter() - started:.1f} s", flush=True)
     return 0
-
-
-def perform(command: str, chapter: Path, script: Path) -> Path:
-    """Do one command to one chapter; return the file it wrote."""
-    if command == "edit":
-        script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(to_script(read(chapter)), encoding="utf-8")
-        return script
-    if command == "save":
-        chapter.parent.mkdir(parents=True, exist_ok=True)
-        previous = read(chapter) if chapter.exists() else None
-        nb = from_script(script.read_text(encoding="utf-8"), previous)
-    elif command == "sync":
-        nb = normalise(sync(read(chapter)))
-    elif command == "run":
-        previous = read(chapter)
-        nb = recorded(normalise(execute(formatted(sync(with_bootstrap(previous))))), previous)
-    else:
-        nb = normalise(with_bootstrap(read(chapter)))
-    write(nb, chapter)
-    return chapter
 
 
 if __name__ == "__main__":

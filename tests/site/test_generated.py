@@ -9,8 +9,7 @@ import pytest
 
 import repository
 from cross_links import Book, Term, called, link_terms, modules_used
-from light_pages import icon_codes
-from page_head import from_root
+from pages import from_root, icon_codes
 from repository import ROOT
 from test_html import CHAPTERS, PAGES, SITE, each_chapter, each_page, soup
 
