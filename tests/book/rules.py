@@ -92,12 +92,14 @@ def clean_outputs(nb: NotebookNode) -> Iterator[str]:
 
 
 def figures_described(nb: NotebookNode) -> Iterator[str]:
-    """Each figure says in words what it shows, to those who cannot see it."""
+    """Each figure has a caption, and says in words what it shows, to those who cannot see it."""
     for cell in code_cells(nb):
         if any(is_image(output) for output in cell.outputs):
             alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
             if len(alt.strip()) < SHORTEST_ALT_TEXT:
                 yield f"{first_line(cell)!r} draws, with the alt text {alt!r} (mystnb.image.alt)"
+            if not cell.metadata["mystnb"].get("figure", {}).get("caption"):
+                yield f"{first_line(cell)!r} draws, and has no caption (mystnb.figure.caption)"
     for cell in markdown_cells(nb):
         for alt in re.findall(r"!\[(.*?)\]\(", cell.source):
             if len(alt.strip()) < SHORTEST_ALT_TEXT:
