@@ -5,8 +5,8 @@ python benchmarks/departures.py
 It trains nothing: `ablations.py` has trained the settings, and this prints their held-out losses as
 multiples of the baseline's, both at their best rates, with 95 % intervals (Student's, of the
 logarithms, over five seeds, paired); and behind them how many more of 100 texts are right ("text":
-next tokens), likewise; "*" where ×1, or 0, lies outside. `chapters/departures.md` holds the
-table as it is printed, and a test compares them.
+next tokens), likewise; "*" where ×1, or 0, lies outside. `chapters/reference/departures.md` holds
+the table as it is printed, and a test compares them.
 """
 
 import math

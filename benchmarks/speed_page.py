@@ -1,4 +1,4 @@
-"""The tables of chapters/speed.md, written from benchmarks/speed.json and engines.json.
+"""The tables of chapters/reference/speed.md, written from benchmarks/speed.json and engines.json.
 
 python benchmarks/speed_page.py     writes them into the page
 
@@ -21,7 +21,7 @@ Results = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 ENGINES = ROOT / "benchmarks" / "engines.json"
-RESULTS, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "chapters" / "speed.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "chapters" / "reference" / "speed.md"
 MARKED = re.compile(r"(<!-- speed: (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 DECODER_ONLY = "decoder only, "
 

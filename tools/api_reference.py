@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
 MODULES = [
     import_module(name)
-    for page in sorted((ROOT / "chapters").glob("api*.md"))
+    for page in sorted((ROOT / "chapters" / "reference").glob("api*.md"))
     for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
 ]
 """The modules that have an entry."""

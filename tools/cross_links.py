@@ -24,8 +24,8 @@ from sphinx.environment import BuildEnvironment
 import repository
 from notebooks import PACKAGE, public_names
 
-GLOSSARY = "chapters/glossary"
-BIBLIOGRAPHY = "chapters/bibliography"
+GLOSSARY = "chapters/reference/glossary"
+BIBLIOGRAPHY = "chapters/reference/bibliography"
 LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
 SHORTEST_TITLE = 20
 

@@ -1,4 +1,4 @@
-"""The index of all questions that the deeper pages answer: writes chapters/questions.md.
+"""The index of all questions that the deeper pages answer: writes chapters/reference/questions.md.
 
     python tools/questions.py
 
@@ -14,7 +14,7 @@ from mdit_py_plugins.anchors.index import slugify
 
 from notebooks import CHAPTERS, read
 
-PAGE = CHAPTERS / "questions.md"
+PAGE = CHAPTERS / "reference" / "questions.md"
 HEADING = re.compile(r"^(#{1,4}) (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -31,7 +31,7 @@ Each question leads to its answer, on a page beside a chapter. Filter them by a 
     aria-describedby="question-count">
   <output id="question-count" for="question-words"></output>
 </form>
-<script type="module" src="../_static/questions.mjs"></script>
+<script type="module" src="../../_static/questions.mjs"></script>
 ```
 """
 
@@ -70,7 +70,7 @@ def index() -> str:
     parts = [OPENING]
     for page in sorted(CHAPTERS.glob("deeper/*.ipynb")):
         title = next(headings(prose(page)))[1]
-        address = page.relative_to(CHAPTERS).as_posix()
+        address = f"../{page.relative_to(CHAPTERS).as_posix()}"
         lines = [f"- [{text}]({address}#{slug})" for text, slug in questions(page)]
         if lines:
             parts.append("\n".join([f"## {title}", "", *lines, ""]))

@@ -21,7 +21,7 @@ OTHER_FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "index.md",
-    "chapters/errata.md",
+    "chapters/reference/errata.md",
     ".github/ISSUE_TEMPLATE/config.yml",
 )
 OWN_LINK = re.compile(

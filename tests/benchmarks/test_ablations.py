@@ -485,7 +485,7 @@ def test_page_on_departures_has_the_files_table(program, monkeypatch):
     """What the page shows is what the program prints."""
     monkeypatch.syspath_prepend(FOLDER)
     departures = importlib.import_module("departures")
-    page = FOLDER.parent / "chapters" / "departures.md"
+    page = FOLDER.parent / "chapters" / "reference" / "departures.md"
     table = departures.table(program.read(program.FILE))
     assert table.count("\n") > 6
     assert table in page.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from minitransformer.models.gpt2 import GPT2Config
 from minitransformer.models.llama import LlamaConfig
 from notebooks import CHAPTERS
 
-PAGE = (CHAPTERS / "cheat_sheet.md").read_text(encoding="utf-8")
+PAGE = (CHAPTERS / "reference" / "cheat_sheet.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if "|" in line
 ]

@@ -27,7 +27,7 @@ def scale():
 
 @pytest.fixture(scope="module")
 def page():
-    return (ROOT / "chapters" / "internet_scale.md").read_text(encoding="utf-8")
+    return (ROOT / "chapters" / "reference" / "internet_scale.md").read_text(encoding="utf-8")
 
 
 # --- published runs -------------------------------------------------------------------------------

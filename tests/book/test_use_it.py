@@ -17,7 +17,7 @@ from minitransformer.__main__ import main, parser
 pytestmark = [pytest.mark.slow, pytest.mark.everything]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "chapters" / "use_it.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "chapters" / "reference" / "use_it.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
 PROGRAMS = [code for language, code in BLOCKS if language == "python"]
 COMMANDS = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines()]

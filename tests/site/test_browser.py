@@ -25,7 +25,7 @@ from test_html import CHAPTERS, PAGES, SITE
 
 CHAPTER = "chapters/04_attention.html"  # for what all chapters share
 VIEWS = {"desktop": (1300, 900, "light"), "phone": (390, 844, "dark")}
-IN_BOTH_VIEWS = ("index.html", CHAPTER, "chapters/api.html")
+IN_BOTH_VIEWS = ("index.html", CHAPTER, "chapters/reference/api.html")
 PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
 # axe need not describe what passed, nor fetch the styles again.
 VIOLATIONS_ONLY = {"resultTypes": ["violations"], "preload": False}
@@ -488,12 +488,12 @@ def test_word_of_the_glossary_leads_there(page, site):
     word = page.locator("a.term-link").first
     assert len(word.get_attribute("title")) > 20
     word.click()
-    page.wait_for_url("**/chapters/glossary.html#term-*")
+    page.wait_for_url("**/chapters/reference/glossary.html#term-*")
     expect(page.locator("dt:target")).to_be_in_viewport()
 
 
 def test_questions_are_ranked_by_words(page, site):
-    page.goto(f"{site}/chapters/questions.html")
+    page.goto(f"{site}/chapters/reference/questions.html")
     everything = page.locator("#questions li").count()
     count = page.locator("#question-count")
     expect(count).to_have_text(f"{everything} questions")

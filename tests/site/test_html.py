@@ -187,7 +187,7 @@ def leads_somewhere(page: Path, address: str) -> bool:
 def test_page_leads_to_the_errata(page):
     links = soup(SITE / page).select("footer.bd-footer-content a[href]")
     paths = [unquote(urlsplit(link["href"]).path) or Path(page).name for link in links]
-    errata = SITE / "chapters" / "errata.html"
+    errata = SITE / "chapters" / "reference" / "errata.html"
     assert errata in [(SITE / page).parent.joinpath(path).resolve() for path in paths]
 
 

@@ -134,7 +134,7 @@ def test_pickle_is_converted_by_transformers(tmp_path, monkeypatch, capsys):
 def test_page_has_the_list(monkeypatch, capsys):
     tool = script("tools", monkeypatch)
     assert tool.main(["--list"]) == 0
-    page = (ROOT / "chapters" / "published.md").read_text(encoding="utf-8")
+    page = (ROOT / "chapters" / "reference" / "published.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out.strip() in page
     for model in tool.MODELS:
         assert f'{model.relative}.from_pretrained("{model.name}")' in page
@@ -146,7 +146,7 @@ def test_page_has_the_list(monkeypatch, capsys):
 )
 def test_cells_of_the_page_run(name, tmp_path, capsys):
     made(name, tmp_path)
-    page = (ROOT / "chapters" / "published.md").read_text(encoding="utf-8")
+    page = (ROOT / "chapters" / "reference" / "published.md").read_text(encoding="utf-8")
     cells = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (cell,) = (cell for cell in cells if "print(" in cell and f'"{name}"' in cell)
     exec(f"import minitransformer as mt\n{cell.replace(name, str(tmp_path))}", {})
