@@ -12,8 +12,6 @@ tokenizers, and a picture of one translation for readers without JavaScript.
 
 import json
 import sys
-import tempfile
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import minitransformer as mt
+from minitransformer.export.onnx import onnx_graph
 from minitransformer.tokenization.tokenizer_file import write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
@@ -77,26 +76,15 @@ def to_graph(model: mt.Transformer) -> onnx.ModelProto:
             part.backend = "reference"  # the weights are computed anyway
     longest = model.config.max_len
     ids = (torch.ones(1, 5, dtype=torch.int32), torch.ones(1, 7, dtype=torch.int32))
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
-        program = torch.onnx.export(
+    with torch.inference_mode():
+        return onnx_graph(
             NextToken(model).eval(),
             ids,
             input_names=["source", "target"],
             output_names=["scores", "attention"],
             dynamic_shapes=({1: Dim("s", max=longest)}, {1: Dim("t", max=longest)}),
-            dynamo=True,
             optimize=False,  # so that every weight keeps its name and its shape
-            verbose=False,
         )
-    assert program is not None  # it would be, with dynamo=False
-    graph = program.model_proto
-    # What the exporter notes beside the graph: also where on this machine the code stood.
-    graph.graph.ClearField("metadata_props")
-    graph.graph.ClearField("value_info")
-    for node in graph.graph.node:
-        node.ClearField("metadata_props")
-    return graph
 
 
 def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
@@ -105,20 +93,21 @@ def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
     Raises:
         ValueError: if one is missing or has another shape.
     """
-    stored = {tensor.name.removeprefix("model."): tensor for tensor in graph.graph.initializer}
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)  # a tied weight has two, one is in the graph
+    stored = {
+        tensor.name.removeprefix("model."): torch.from_numpy(numpy_helper.to_array(tensor).copy())
+        for tensor in graph.graph.initializer
+    }
     with torch.no_grad():
-        for parameter, its_names in names.items():
-            tensor = next((stored[name] for name in its_names if name in stored), None)
-            shape = None if tensor is None else tuple(tensor.dims)
-            if tensor is None or shape != tuple(parameter.shape):
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if name == "tgt_embedding.weight" and model.config.tie_output:
+                continue  # the graph has it as `output_projection.weight`
+            found = stored.get(name)
+            if found is None or found.shape != parameter.shape:
                 raise ValueError(
-                    f"the graph must hold {' or '.join(its_names)} of shape "
-                    f"{tuple(parameter.shape)}, found {shape}"
+                    f"the graph must hold {name} of shape {tuple(parameter.shape)}, "
+                    f"found {None if found is None else tuple(found.shape)}"
                 )
-            parameter.copy_(torch.from_numpy(numpy_helper.to_array(tensor).copy()))
+            parameter.copy_(found)
 
 
 def read_translator(folder: Path) -> mt.Translator:
@@ -151,16 +140,13 @@ def draw_example(translator: mt.Translator, text: str, path: Path) -> None:
 
 
 def write(translator: mt.Translator, example: str, folder: Path) -> list[Path]:
-    """Write the files of a model, return their paths; they come when all are whole."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        new = Path(name)
-        write_json(asdict(translator.model.config), new / "config.json")
-        for side, tokenizer in translator.tokenizers.items():
-            tokenizer.save(new / f"{side}_tokenizer.json")
-        draw_example(translator, example, new / "example.png")
-        onnx.save_model(to_graph(translator.model), new / "translator.onnx")
-        folder.mkdir(exist_ok=True)
-        return [path.replace(folder / path.name) for path in sorted(new.iterdir())]
+    """Write the files of a model; return their paths."""
+    draw_example(translator, example, folder / "example.png")
+    write_json(asdict(translator.model.config), folder / "config.json")
+    for side, tokenizer in translator.tokenizers.items():
+        tokenizer.save(folder / f"{side}_tokenizer.json")
+    onnx.save_model(to_graph(translator.model), folder / "translator.onnx")
+    return sorted(folder.iterdir())
 
 
 def main(arguments: list[str]) -> int:

@@ -7,8 +7,7 @@ and `decoder.onnx`, or `decoder_only.onnx`, for any number of rows and any lengt
 import logging
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from minitransformer.export.folder import Exportable, export_folder, exportable
 from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
 from minitransformer.export.torch_export import programs
 
-__all__ = ["to_onnx"]
+__all__ = ["onnx_graph", "to_onnx"]
 
 
 def to_onnx(model: Exportable, folder: str | os.PathLike[str]) -> None:
@@ -42,34 +41,34 @@ def to_onnx(model: Exportable, folder: str | os.PathLike[str]) -> None:
         # The formula: the fused kernel's way with empty rows takes an operation on booleans that
         # ONNX Runtime does not have.
         for name, program in programs(plain_model, "reference").items():
-            with quiet_exporter():
-                exported = torch.onnx.export(
-                    program,
-                    input_names=INPUTS[name],
-                    output_names=OUTPUTS[name],
-                    dynamic_shapes=AXES[name],
-                    dynamo=True,
-                    verbose=False,
-                )
-            assert exported is not None  # it would be, with dynamo=False
-            model_proto = exported.model_proto
-            # What the exporter notes beside the graph: also where on this machine the code stood.
-            for part in (model_proto.graph, *model_proto.graph.node):
-                part.ClearField("metadata_props")
-            model_proto.graph.ClearField("value_info")
-            (unfinished / f"{name}.onnx").write_bytes(model_proto.SerializeToString())
+            graph = onnx_graph(
+                program,
+                input_names=INPUTS[name],
+                output_names=OUTPUTS[name],
+                dynamic_shapes=AXES[name],
+            )
+            (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
 
 
-@contextmanager
-def quiet_exporter() -> Iterator[None]:
-    """Nothing is said of what PyTorch has to say to itself, and of torchvision, not needed here."""
+def onnx_graph(*program: Any, **options: Any) -> Any:
+    """What `torch.onnx.export` makes of a program, or of a module and its inputs: a model proto.
+
+    It is silent, and holds nothing that the exporter notes beside the graph, such as the place of
+    the code on this machine.
+    """
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level
-    registration.setLevel(logging.ERROR)
+    registration.setLevel(logging.ERROR)  # it would miss torchvision, which is not needed
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             warnings.filterwarnings("ignore", ".*The axis name", UserWarning)  # two have one name
-            yield
+            exported = torch.onnx.export(*program, dynamo=True, verbose=False, **options)
     finally:
         registration.setLevel(level)
+    assert exported is not None  # it would be, with dynamo=False
+    graph = exported.model_proto
+    for part in (graph.graph, *graph.graph.node):
+        part.ClearField("metadata_props")
+    graph.graph.ClearField("value_info")
+    return graph

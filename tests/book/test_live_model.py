@@ -3,17 +3,14 @@
 from dataclasses import replace
 from functools import cache
 
-import onnx
 import onnxruntime
 import pytest
 import torch
 from helpers import assert_same, small_model
 
-import live_model
 import minitransformer as mt
-from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_translator, to_graph, write
+from live_model import EXAMPLES, FOLDER, NextToken, load_weights, read_translator, to_graph
 from minitransformer.tasks.recipes import JOBS
-from minitransformer.training.data import TextPair
 
 pytestmark = pytest.mark.slow
 
@@ -23,40 +20,38 @@ translator = cache(lambda name: read_translator(FOLDER / name))
 """The package's model with the weights of a graph of the page, and its tokenizers."""
 
 
-def assert_computes_the_same(graph, model, src_len, tgt_len):
-    """A graph, as bytes or a path, and a model agree on random ids."""
+def assert_computes_the_same(graph, model, lengths):
+    """A graph, as bytes or a path, and a model agree on random ids of these lengths."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    generator = torch.Generator().manual_seed(src_len * 1000 + tgt_len)
-    sizes = model.config.src_vocab_size, model.config.tgt_vocab_size
-    source, target = (
-        torch.randint(1, size, (1, length), generator=generator, dtype=torch.int32)
-        for size, length in zip(sizes, (src_len, tgt_len), strict=True)
-    )
-    with torch.inference_mode():
-        expected = NextToken(model.eval())(source, target)
-    found = session.run(
-        ["scores", "attention"], {"source": source.numpy(), "target": target.numpy()}
-    )
-    for ours, theirs in zip(expected, found, strict=True):
-        assert_same(torch.from_numpy(theirs), ours, 1e-4)
+    generator = torch.Generator().manual_seed(0)
+    sizes = (model.config.src_vocab_size, model.config.tgt_vocab_size)
+    for pair in lengths:
+        source, target = (
+            torch.randint(1, size, (1, length), generator=generator, dtype=torch.int32)
+            for size, length in zip(sizes, pair, strict=True)
+        )
+        with torch.inference_mode():
+            expected = NextToken(model.eval())(source, target)
+        given = {"source": source.numpy(), "target": target.numpy()}
+        found = session.run(["scores", "attention"], given)
+        for ours, theirs in zip(expected, found, strict=True):
+            assert_same(torch.from_numpy(theirs), ours, 1e-4)
 
 
 # --- any model -------------------------------------------------------------------------------
 
 
-@pytest.fixture(
-    scope="module",
-)
+@pytest.fixture(scope="module")
 def exported():
     """A small model's graph, and the model."""
     model = small_model(num_encoder_layers=1, num_decoder_layers=2, norm_first=True)
     return to_graph(model), model
 
 
-@pytest.mark.parametrize(("src_len", "tgt_len"), LENGTHS)
-def test_graph_of_a_model_computes_the_same(exported, src_len, tgt_len):
+def test_graph_of_a_model_computes_the_same_and_tells_nothing_of_the_machine(exported):
     graph, model = exported
-    assert_computes_the_same(graph.SerializeToString(), model, src_len, tgt_len)
+    assert_computes_the_same(graph.SerializeToString(), model, LENGTHS)
+    assert b".py" not in graph.SerializeToString()
 
 
 def test_weights_come_back(exported):
@@ -73,34 +68,13 @@ def test_weights_of_another_model_are_refused(exported):
         load_weights(wider, graph)
 
 
-def test_graph_tells_nothing_of_the_machine(exported):
-    graph, _ = exported
-    assert b".py" not in graph.SerializeToString()
-
-
-def test_all_files_are_written_or_none(tmp_path, monkeypatch):
-    folder, parts = tmp_path / "number_words", (translator("number_words"), "seven")
-    monkeypatch.setattr(live_model, "to_graph", lambda model: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write(*parts, folder)
-    assert [*tmp_path.iterdir()] == []
-
-    graph = onnx.load(FOLDER / "number_words" / "translator.onnx")
-    monkeypatch.setattr(live_model, "to_graph", lambda model: graph)
-    names = {path.name for path in write(*parts, folder)}
-    assert names == {path.name for path in folder.iterdir()}
-    assert names == {path.name for path in (FOLDER / "number_words").iterdir()}
-    assert read_translator(folder).model.config == parts[0].model.config
-
-
 # --- the page's models -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.parametrize(("src_len", "tgt_len"), [*LENGTHS, (128, 64)])
-def test_graph_of_the_page_computes_the_same(name, src_len, tgt_len):
+def test_graph_of_the_page_computes_the_same(name):
     graph = FOLDER / name / "translator.onnx"
-    assert_computes_the_same(graph, translator(name).model, src_len, tgt_len)
+    assert_computes_the_same(graph, translator(name).model, [(16, 5), (128, 64)])
 
 
 def test_tokenizers_of_the_page_are_those_of_training():
@@ -128,25 +102,3 @@ def test_models_are_as_good_as_the_page_says():
     right = translator("grammar").exact_match(sentences["held_out"])
     assert right == pytest.approx(0.99, abs=0.002)
     assert translator("grammar").exact_match(sentences["deep"]) == pytest.approx(0.001, abs=0.001)
-
-
-def looks(name, text):
-    """Every German token, with the English one that each (layer, head) looks at most."""
-    german = translator(name).translate([text])[0]
-    src_tokenizer, tgt_tokenizer = translator(name).tokenizers.values()
-    src, tgt_input, tgt_output = mt.collate(
-        mt.encode_pairs([TextPair(text, german)], src_tokenizer, tgt_tokenizer)
-    )
-    _, weights = NextToken(translator(name).model)(src, tgt_input)
-    words = src_tokenizer.labels(src[0].tolist())
-    return [
-        (
-            token,
-            {
-                (layer, head): words[column]
-                for layer, of_layer in enumerate(weights[:, :, row].argmax(-1).tolist())
-                for head, column in enumerate(of_layer)
-            },
-        )
-        for row, token in enumerate(tgt_tokenizer.labels(tgt_output[0].tolist()))
-    ]

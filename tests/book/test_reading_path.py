@@ -1,42 +1,45 @@
-"""Each chapter has a path: a first reading that is short, complete, and as long as it says."""
+"""Each chapter and each deeper page is short, and takes as long as it says."""
 
 import re
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from notebooks import ROOT, chapters, name_of, read
+from notebooks import CHAPTERS, ROOT, chapters, name_of, read
 from reading_path import MOST_LINES, MOST_WORDS, parts, path_of, words_of
 
+MOST_WORDS_DEEPER = 4_000
+MOST_QUESTIONS = 25
+LONGEST_ANSWER = 150
+TEN_IDEAS = 190  # minutes: about three hours
+
 each_chapter = pytest.mark.parametrize("path", chapters(), ids=name_of)
-THREE_HOURS = 190  # minutes, about
+each_deeper_page = pytest.mark.parametrize(
+    "path", sorted(CHAPTERS.glob("deeper/*.ipynb")), ids=name_of
+)
 
 
-@each_chapter
-def test_path_is_short(path):
-    found = path_of(read(path))
-    assert found.words <= MOST_WORDS
-    assert found.lines <= MOST_LINES
+def prose(path) -> str:
+    """What the page says, without its cells of code."""
+    return "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
 
 
 @each_chapter
 def test_chapter_is_short(path):
-    """With its exercises, and all that it says."""
-    prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
-    assert max(words_of(prose), len(prose.split())) <= MOST_WORDS  # formulas are read too
+    """Its path, and with its exercises all that it says; formulas are read, too."""
+    found = path_of(read(path))
+    assert found.words <= MOST_WORDS
+    assert found.lines <= MOST_LINES
+    assert max(words_of(prose(path)), len(prose(path).split())) <= MOST_WORDS
 
 
 @each_chapter
-def test_opening_says_how_long_the_path_takes(path):
+def test_chapter_says_how_long_it_takes_and_ends_with_a_recap(path):
     nb = read(path)
     (said,) = re.findall(r"The path takes about (\d+) minutes", nb.cells[0].source)
     assert int(said) == path_of(nb).minutes
-
-
-@each_chapter
-def test_path_keeps_what_a_chapter_ends_with(path):
-    prose = "\n".join(text for kind, text in parts(read(path)) if kind == "markdown")
-    assert re.search(r"^#+ Recap", prose, re.MULTILINE)
+    on_the_path = "\n".join(text for kind, text in parts(nb) if kind == "markdown")
+    assert re.search(r"^#+ Recap", on_the_path, re.MULTILINE)
 
 
 def test_index_has_the_three_hour_path():
@@ -44,50 +47,41 @@ def test_index_has_the_three_hour_path():
     said = dict(re.findall(r"\]\(chapters/(\w+)\.ipynb\) \| (\d+) min \|", index))
     assert said == {path.stem: str(path_of(read(path)).minutes) for path in chapters()}
     ten_ideas = [int(minutes) for name, minutes in said.items() if "01" <= name[:2] <= "10"]
-    assert sum(ten_ideas) <= THREE_HOURS
+    assert sum(ten_ideas) <= TEN_IDEAS
 
 
-def notebook(*cells):
-    """A notebook of prose, and of code given as (source, tags)."""
-    return new_notebook(
+@each_deeper_page
+def test_deeper_page_is_short_and_answers_few_questions_briefly(path):
+    text = prose(path)
+    assert max(words_of(text), len(text.split())) <= MOST_WORDS_DEEPER
+    _, _, questions = text.partition("\n## Questions\n")
+    pieces = re.split(r"^### (.+)$", re.split(r"^## ", questions, flags=re.M)[0], flags=re.M)
+    answers = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    assert len(answers) <= MOST_QUESTIONS
+    assert [question for question in answers if not question.endswith("?")] == []
+    assert [q for q, answer in answers.items() if words_of(answer) > LONGEST_ANSWER] == []
+
+
+def test_exercises_further_reading_and_hidden_code_are_not_on_the_path():
+    nb = new_notebook(
         cells=[
-            new_markdown_cell(cell)
-            if isinstance(cell, str)
-            else new_code_cell(cell[0], metadata={"tags": list(cell[1])})
-            for cell in cells
+            new_markdown_cell("# Title\n\none\n\n```bash\n## Exercises\n```\n\n## First\n\ntwo"),
+            new_code_cell("x = 1\n\ny = 2"),
+            new_code_cell("hidden = 1", metadata={"tags": ["hide-input"]}),
+            new_markdown_cell("## Exercises\n\n### Exercise 1 (easy)\n\nleft out"),
+            new_code_cell("left_out = 1"),
+            new_markdown_cell("## Further reading\n\nleft out\n\n## Recap\n\nthree"),
         ]
     )
-
-
-def test_exercises_and_further_reading_are_left_out():
-    nb = notebook(
-        "# Title\n\none two\n\n## First\n\nthree",
-        ("x = 1\n\ny = 2", ()),
-        "## Exercises\n\n### Exercise 1 (easy)\n\nleft out",
-        ("left_out = 1", ()),
-        "## Further reading\n\nleft out\n\n## Recap\n\nfour",
-    )
-    prose = " ".join(text for kind, text in parts(nb) if kind == "markdown")
-    assert "left" not in prose
-    for word in ("one", "two", "three", "four"):
-        assert word in prose
+    text = " ".join(text for kind, text in parts(nb) if kind == "markdown")
+    assert re.findall("one|two|three|left", text) == ["one", "two", "three"]
+    assert [source for kind, source in parts(nb) if kind == "code"] == ["x = 1\n\ny = 2"]
     assert path_of(nb).lines == 2
 
 
-def test_only_code_that_can_be_seen_counts():
-    nb = notebook("# Title", ("a = 1", ("hide-input",)), ("b = 1", ("hide-cell",)), ("c = 1", ()))
-    assert [text for kind, text in parts(nb) if kind == "code"] == ["c = 1"]
-
-
-def test_headings_inside_code_are_none():
-    nb = notebook("# Title\n\n```bash\n## Exercises\n```\n\nstill here")
-    assert "still here" in next(parts(nb))[1]
-
-
 @pytest.mark.parametrize(
-    ("prose", "words"),
+    ("text", "words"),
     [
-        ("one two, three.", 3),
         ("with $x + y$ inside", 3),
         ("$$a\nb$$", 1),
         ("[a link](https://example.org/x) here", 3),
@@ -95,5 +89,5 @@ def test_headings_inside_code_are_none():
         ("![what it shows](picture.svg) seen", 1),
     ],
 )
-def test_words_are_what_a_reader_reads(prose, words):
-    assert words_of(prose) == words
+def test_words_are_what_a_reader_reads(text, words):
+    assert words_of(text) == words
