@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
@@ -45,6 +46,33 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write JSON in a single step: an interruption leaves either the old file or the new one."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path.name} does not exist: {path.parent}")
+    with replacing(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+        json.dump(content, file, ensure_ascii=False, indent=2)
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a JSON object; a ValueError if the file holds something else, or is damaged."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return json_object(Path(path).read_bytes(), str(path))
+
+
+def json_object(content: bytes, name: str) -> dict[str, Any]:
+    """The object that a JSON file of that name holds; a ValueError if it holds none."""
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{name} is damaged or no JSON file: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} holds a {type(found).__name__}, expected an object")
+    return found
 
 
 def named_folder(folder: str | os.PathLike[str]) -> Path:

@@ -24,7 +24,7 @@ from torch.export import Dim
 
 import minitransformer as mt
 from minitransformer.export.onnx import onnx_graph
-from minitransformer.tokenization.tokenizer_file import write_json
+from minitransformer.files import write_json
 
 FOLDER = Path(__file__).resolve().parent.parent / "_static" / "live"
 EXAMPLES = {

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers
+from minitransformer.files import write_json
 from minitransformer.models.gpt2 import GPT2, GPT2Config
 from minitransformer.models.hub import Stacked, linear
 from minitransformer.models.llama import Llama, LlamaConfig
 from minitransformer.models.marian import Marian, MarianConfig
-from minitransformer.tokenization.tokenizer_file import write_json
 
 __all__ = ["to_transformers"]
 

@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_types
-from minitransformer.files import local_folder, named_folder, read_tensors, replacing, write_tensors
+from minitransformer.files import (
+    local_folder,
+    named_folder,
+    read_json,
+    read_tensors,
+    replacing,
+    write_json,
+    write_tensors,
+)
 from minitransformer.models.pretrained import (
     CLASS,
     CONFIG,
@@ -33,11 +41,9 @@ from minitransformer.models.pretrained import (
     vocabularies,
 )
 from minitransformer.models.registry import check_dtype, name_of, named_weights, register, shape_of
-from minitransformer.tokenization.published import PublishedTokenizer
-from minitransformer.tokenization.published_files import FILES as PUBLISHED_FILES
-from minitransformer.tokenization.published_files import KINDS
+from minitransformer.tokenization.published import FILES as PUBLISHED_FILES
+from minitransformer.tokenization.published import KINDS, PublishedTokenizer
 from minitransformer.tokenization.tokenizer import ROLES, Tokenizer
-from minitransformer.tokenization.tokenizer_file import read_json, write_json
 
 __all__ = [
     "DecoderConfig",

@@ -25,7 +25,15 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_instance
-from minitransformer.files import local_folder, named_folder, read_tensors, replacing, write_tensors
+from minitransformer.files import (
+    local_folder,
+    named_folder,
+    read_json,
+    read_tensors,
+    replacing,
+    write_json,
+    write_tensors,
+)
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.registry import (
     CLASSES,
@@ -42,7 +50,6 @@ from minitransformer.models.registry import (
     with_weights,
 )
 from minitransformer.tokenization.tokenizer import Tokenizer
-from minitransformer.tokenization.tokenizer_file import read_json, write_json
 
 __all__ = ["Pretrained", "check_as_configured", "model_card"]
 

@@ -15,9 +15,6 @@ from minitransformer.tokenization.tokenizer import (
 from minitransformer.tokenization.tokenizer_file import (
     GPT2_PATTERN,
     TokenizerFile,
-    ids_of,
-    read_json,
-    write_json,
 )
 from minitransformer.tokenization.wordpiece import WordPieceTokenizer
 from minitransformer.tokenization.words import WordTokenizer
@@ -32,10 +29,7 @@ __all__ = [
     "TokenizerFile",
     "WordPieceTokenizer",
     "WordTokenizer",
-    "ids_of",
     "learn_merges",
     "merge_pairs",
     "pad_rows",
-    "read_json",
-    "write_json",
 ]

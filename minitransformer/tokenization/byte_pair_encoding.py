@@ -10,14 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any, Self
 
 import regex
 
 from minitransformer.checks import check_instance, check_vocab_size, texts_of
 from minitransformer.tokenization.tokenizer import Tokenizer
-from minitransformer.tokenization.tokenizer_file import GPT2_PATTERN, read_vocab_and_merges
+from minitransformer.tokenization.tokenizer_file import GPT2_PATTERN
 
 __all__ = ["BPETokenizer", "learn_merges", "merge_pairs"]
 
@@ -77,7 +76,7 @@ class BPETokenizer(Tokenizer):
         }
         self.pattern, self.pieces = pattern, splitter(pattern)
         self.byte_ids = [self.ids[SPELLED[byte]] for byte in range(256)]
-        self.spelled = {name: spell(name) for name in self.special_tokens}
+        self.special_spellings = {name: spell(name) for name in self.special_tokens}
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int | None = None, **options: Any) -> Self:
@@ -104,24 +103,6 @@ class BPETokenizer(Tokenizer):
         }
         tokens, merges = learn_merges(words, untrained.tokens, vocab_size)
         return cls(tokens, merges, **options)
-
-    @classmethod
-    def from_files(cls, vocab: str | Path, merges: str | Path, **options: Any) -> Self:
-        """Read a published vocabulary with its ids: GPT-2's `vocab.json` and `merges.txt`.
-
-        Args:
-            vocab: the file of the tokens' ids.
-            merges: the file of the merges.
-            options: `pattern`, and `special_tokens`, by default `<|endoftext|>` alone. Those that
-                are not in the vocabulary get the ids after it.
-
-        Raises:
-            FileNotFoundError: if a file does not exist.
-            ValueError: if a file is damaged, or the tokens are not those of a byte-level BPE.
-        """
-        options = {"special_tokens": ("<|endoftext|>",), **options}
-        tokens, pairs = read_vocab_and_merges(vocab, merges)
-        return cls(dict.fromkeys([*tokens, *options["special_tokens"]]), pairs, **options)
 
     def split(self, text: str) -> list[str]:
         return self.pieces(text)
@@ -155,7 +136,7 @@ class BPETokenizer(Tokenizer):
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens; bytes that are no UTF-8 show as U+FFFD."""
-        return to_text("".join(self.spelled.get(token, token) for token in tokens))
+        return to_text("".join(self.special_spellings.get(token, token) for token in tokens))
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """Each id's token as readable text, for figures; half a character shows as U+FFFD."""
@@ -192,11 +173,13 @@ def learn_merges(
 
     Paper: Sennrich et al., section 3.2.
     """
-    tokens, merges = list(tokens), []
-    spelled, weights = list(words), list(words.values())
+    tokens = list(tokens)
+    merges: list[tuple[str, str]] = []
+    sequences = list(words)  # each as it is after the merges so far
+    weights = list(words.values())
     counts: defaultdict[str, int] = defaultdict(int)
     places: defaultdict[str, list[int]] = defaultdict(list)
-    for index, word in enumerate(spelled):
+    for index, word in enumerate(sequences):
         for left, right in pairwise(word):
             counts[left + right] += weights[index]
             places[left + right].append(index)
@@ -214,8 +197,9 @@ def learn_merges(
         tokens.append(left + right.removeprefix(prefix))
         places = defaultdict(list)
         for index in dict.fromkeys(where):  # a word once, however often it has the pair
-            parts, weight = spelled[index].split(pair), weights[index]
-            spelled[index] = new.join(parts)
+            parts = sequences[index].split(pair)
+            weight = weights[index]
+            sequences[index] = new.join(parts)
             last = ""  # before the place: a token, or where two places touch, the new one
             for before, after in pairwise(parts):
                 if last := before[-1:] or last:

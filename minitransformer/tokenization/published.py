@@ -1,8 +1,12 @@
 """The tokenizers that others publish, read by the libraries that they were made with.
 
-`tokenizers` and `sentencepiece` come with `pip install 'minitransformer[hub]'`.
+`tokenizers` and `sentencepiece` come with `pip install 'minitransformer[hub]'`. A SentencePiece
+model holds only a vocabulary and how texts are cut; what is put around them is in the class of
+`transformers` that reads it: `T5Tokenizer`, `LlamaTokenizer` or `MarianTokenizer`. Here the library
+`tokenizers` is told to do the same.
 """
 
+import copy
 import json
 import os
 import re
@@ -13,30 +17,42 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from minitransformer.checks import check_instance
-from minitransformer.files import local_folder, replacing
-from minitransformer.tokenization.published_files import (
-    FILES,
-    SETTINGS,
-    by_library,
-    content_of,
-    from_state,
-    parsed,
-    text_of,
-)
+from minitransformer.checks import check_instance, library
+from minitransformer.files import json_object, local_folder, replacing
 from minitransformer.tokenization.tokenizer import ROLES, SpecialTokens, Tokenizer
+from minitransformer.tokenization.tokenizer_file import in_order
 
 __all__ = ["PublishedTokenizer"]
+
+KINDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("tokenizer.json",): (),
+    ("source.spm", "target.spm", "vocab.json"): ("marian",),
+    ("spiece.model",): ("t5", "mt5"),
+    ("tokenizer.model",): ("llama", "mistral"),
+}
+"""Files that make a tokenizer, of which the first that are all there are read; and for whom."""
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json", "config.json")
+KEPT = ("added_tokens.json", "chat_template.jinja", "target_vocab.json", "vocab.txt", "merges.txt")
+FILES = tuple(dict.fromkeys([*(name for names in KINDS for name in names), *SETTINGS, *KEPT]))
+
+CONFIGURED = {
+    "BertNormalizer": {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    },
+    "ByteLevel": {"add_prefix_space": "add_prefix_space"},
+}
+"""What `tokenizer_config.json` has the last word on, by the type of a part of `tokenizer.json`."""
 
 
 class PublishedTokenizer(Tokenizer):
     """A tokenizer that somebody else trained: a `Tokenizer` that cannot be trained again.
 
-    `pad_id`, `bos_id`,
-    `eos_id`, `unk_id`, `mask_id`, and `cls_id` and `sep_id` of BERT, are those of the published
-    one, or None if it has none. Truncation and padding, which a file may ask for, are not done.
-    A chat template is kept and written back, and not used: write the prompt yourself, and give
-    `generate` the ids of `begin(prompt, parse_special=True)`.
+    `pad_id`, `bos_id`, `eos_id`, `unk_id`, `mask_id`, and `cls_id` and `sep_id` of BERT, are those
+    of the published one, or None if it has none. Truncation and padding, which a file may ask for,
+    are not done. A chat template is kept and written back, and not used: write the prompt yourself,
+    and give `generate` the ids of `begin(prompt, parse_special=True)`.
 
     Args:
         files: the content of the published files by name, as `from_pretrained` reads them.
@@ -64,43 +80,50 @@ class PublishedTokenizer(Tokenizer):
     sep_id: int | None
 
     def __init__(self, files: Mapping[str, bytes], side: str = "source") -> None:
-        self.files, self.side = {name: files[name] for name in FILES if name in files}, side
-        settings = {name: parsed(files, name) for name in SETTINGS}
-        state, self.sentence_piece = by_library(content_of, self.files, settings, side)
-        self.state = {"version": "1.0"} | state | {"truncation": None, "padding": None}
-        self.parsing = by_library(from_state, self.state)
+        self.files = {name: files[name] for name in FILES if name in files}
+        self.side = side
+        settings = {name: json_object(files.get(name, b"{}"), name) for name in SETTINGS}
+        try:
+            state, self.sentence_piece = content_of(self.files, settings, side)
+            self.state = {"version": "1.0"} | state | {"truncation": None, "padding": None}
+            self.parsing = from_state(self.state)
+        except (FileNotFoundError, ImportError, ValueError):
+            raise
+        except Exception as error:  # the libraries' own errors have no common type
+            raise ValueError(f"the files are damaged or no tokenizer's: {error}") from error
         if dropout := self.state["model"].get("dropout"):
             raise ValueError(f"model.dropout is {dropout}, expected 0: encoding draws no lots")
         self.ids = self.parsing.get_vocab()
-        self.tokens = tuple(sorted(self.ids, key=self.ids.__getitem__))
+        self.tokens = tuple(in_order(self.ids, "the vocabulary"))
         self.vocab_size = len(self.tokens)
-        added = {token["content"]: token for token in self.state.get("added_tokens") or []}
-        for index, token in enumerate(self.tokens):
-            if (found := added.get(token, {}).get("id", self.ids[token])) != index:
-                raise ValueError(f"token {token!r} has id {found}, expected {index}")
-        SpecialTokens.__init__(self, [t for t in added if added[t].get("special")], self.ids)
-        for role, special_id in self.roles(settings).items():
-            setattr(self, f"{role}_id", special_id)
+        added = self.state.get("added_tokens") or []
+        for token in added:
+            if (found := self.ids[token["content"]]) != token["id"]:
+                raise ValueError(f"{token['content']!r} has id {token['id']}, expected {found}")
+        special_tokens = [token["content"] for token in added if token.get("special")]
+        SpecialTokens.__init__(self, special_tokens, self.ids)
+        self.set_roles(settings)
 
-    def roles(self, settings: Mapping[str, dict[str, Any]]) -> dict[str, int | None]:
-        """The ids of the tokens that have a role, where the files say something of them.
+    def set_roles(self, settings: Mapping[str, dict[str, Any]]) -> None:
+        """Set the ids of the tokens that have a role, where the files say something of them.
 
         The ids of `config.json` count only where no file names a token: a model without padding
         has the id of some other token there, now and then.
         """
         said = settings["special_tokens_map.json"] | settings["tokenizer_config.json"]
-        named = {role: text_of(said[f"{role}_token"]) for role in ROLES if f"{role}_token" in said}
-        unknown = self.state["model"].get("unk_token")
-        if (place := self.state["model"].get("unk_id")) is not None:
-            unknown = self.tokens[place]
-        ids: dict[str, int | None] = {}
+        names = {role: said[f"{role}_token"] for role in ROLES if f"{role}_token" in said}
+        model = self.state["model"]
+        if (index := model.get("unk_id")) is not None:
+            self.unk_id = index
+        elif model.get("unk_token") is not None:
+            self.unk_id = self.ids.get(model["unk_token"])
         for role in ROLES:
-            number = settings["config.json"].get(f"{role}_token_id")
-            if named:
-                ids[role] = self.ids.get(named.get(role) or "")
-            elif isinstance(number, int) and 0 <= number < self.vocab_size:
-                ids[role] = number
-        return ids if "unk" in named or unknown is None else ids | {"unk": self.ids.get(unknown)}
+            name, number = names.get(role), settings["config.json"].get(f"{role}_token_id")
+            if names and (role != "unk" or name is not None):
+                name = name["content"] if isinstance(name, dict) else name
+                setattr(self, f"{role}_id", self.ids.get(name or ""))
+            elif not names and isinstance(number, int) and 0 <= number < self.vocab_size:
+                setattr(self, f"{role}_id", number)
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | os.PathLike[str], side: str = "source") -> Self:
@@ -139,9 +162,6 @@ class PublishedTokenizer(Tokenizer):
             return cls({"tokenizer.json": json.dumps(state).encode()})
         return cls({name: b64decode(text) for name, text in state["files"].items()}, state["side"])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.files, self.side)
-
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
         """Not for what is published already: a TypeError."""
@@ -164,8 +184,14 @@ class PublishedTokenizer(Tokenizer):
         """
         return self.encoded([text], parse_special, add_special_tokens)[0]
 
+    def encode_pair(
+        self, first: str, second: str, *, parse_special: bool | None = None
+    ) -> tuple[list[int], list[int]]:
+        """The ids of two texts with special tokens around them, and 0 or 1, the text of each."""
+        return self.encoded([first, second], parse_special, add_special_tokens=True)
+
     def begin(self, text: str, *, parse_special: bool | None = None) -> list[int]:
-        """The ids of a text that a model is to go on with: what stood before texts in training."""
+        """The ids of a text that a model is to continue, after what came first in training."""
         return self.without_end(text, parse_special) or [self.first_id]
 
     def stream_ids(self, text: str) -> list[int]:
@@ -178,12 +204,6 @@ class PublishedTokenizer(Tokenizer):
         """The ids of a text with special tokens around, but for the one that ends it."""
         ids = self.encode(text, parse_special=parse_special, add_special_tokens=True)
         return ids[:-1] if ids and ids[-1] in (self.eos_id, self.sep_id) else ids
-
-    def encode_pair(
-        self, first: str, second: str, *, parse_special: bool | None = None
-    ) -> tuple[list[int], list[int]]:
-        """The ids of two texts with special tokens around them, and 0 or 1, the text of each."""
-        return self.encoded([first, second], parse_special, add_special_tokens=True)
 
     def encoded(
         self, texts: list[Any], parse_special: bool | None, add_special_tokens: bool
@@ -199,11 +219,12 @@ class PublishedTokenizer(Tokenizer):
                 )
             if surrogate := re.search("[\ud800-\udfff]", text):
                 raise ValueError(f"text has the lone surrogate {surrogate[0]!r}, which is no text")
-        options = {"add_special_tokens": add_special_tokens}
-        if self.sentence_piece is not None:
+        is_cut = self.sentence_piece is not None
+        if is_cut:
             texts = [self.pieces(text, bool(parse_special)) for text in texts]
-            options["is_pretokenized"] = True
-        result = (self.parsing if parse_special else self.plain).encode(*texts, **options)
+        result = (self.parsing if parse_special else self.plain).encode(
+            *texts, is_pretokenized=is_cut, add_special_tokens=add_special_tokens
+        )
         return result.ids, result.type_ids
 
     def pieces(self, text: str, parse_special: bool) -> list[str]:
@@ -218,19 +239,19 @@ class PublishedTokenizer(Tokenizer):
 
     @cached_property
     def plain(self) -> Any:
-        """The library's tokenizer with other names for special tokens, so that no text has them.
-
-        (Its own `encode_special_tokens` is not enough: the model of T5 finds "</s>" all the same.)
-        """
+        """The library's tokenizer that finds no special token in a text."""
+        state = copy.deepcopy(self.state)
+        model = state["model"]
         names = {token: f"\U0010ffff{i}" for i, token in enumerate(self.special_tokens)}
-        state = renamed(self.state, names)
-        if "merges" in state["model"]:
-            ids, prefix = state["model"]["vocab"], state["model"].get("continuing_subword_prefix")
-            pairs = [p.split(" ") if isinstance(p, str) else p for p in state["model"]["merges"]]
-            state["model"]["merges"] = [
-                pair for pair in pairs if pair[0] + pair[1].removeprefix(prefix or "") in ids
-            ]
-        return from_state(state)
+        # These models find "</s>" in a text even if it is no special token.
+        if model["type"] == "Unigram":
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+        elif model["type"] == "WordLevel":
+            names.pop(model["unk_token"], None)
+            model["vocab"] = {names.get(word, word): i for word, i in model["vocab"].items()}
+        plain = from_state(state)
+        plain.encode_special_tokens = True
+        return plain
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Join tokens to text, as `Tokenizer.decode`."""
@@ -252,10 +273,77 @@ class PublishedTokenizer(Tokenizer):
         return [token.replace("▁", " ") if visible else token for token in tokens]
 
 
-def renamed(content: Any, names: Mapping[str, str]) -> Any:
-    """A copy in which strings, as keys too, have other names."""
-    if isinstance(content, dict):
-        return {renamed(key, names): renamed(value, names) for key, value in content.items()}
-    if isinstance(content, list):
-        return [renamed(value, names) for value in content]
-    return names.get(content, content) if isinstance(content, str) else content
+def from_state(state: Mapping[str, Any]) -> Any:
+    """The tokenizer of the library `tokenizers` whose file has this content."""
+    return library("tokenizers", "hub").Tokenizer.from_str(json.dumps(state))
+
+
+def content_of(
+    files: Mapping[str, bytes], settings: Mapping[str, dict[str, Any]], side: str
+) -> tuple[dict[str, Any], Any]:
+    """The content of a `tokenizer.json`, and what cuts texts before it if SentencePiece does."""
+    kind = next((kind for kind in KINDS if files.keys() >= set(kind)), None)
+    convert = "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    convert = f"`transformers` makes a tokenizer.json of other files: {convert}"
+    if kind is None:
+        expected = ", or ".join(" + ".join(names) for names in KINDS)
+        raise FileNotFoundError(f"there is no tokenizer: no {expected}; {convert}")
+    if side not in ("source", "target")[: 2 if "target.spm" in kind else 1]:
+        raise ValueError(f"side is {side!r}, but there is one tokenizer for both sides")
+    config = settings["tokenizer_config.json"]
+    if not KINDS[kind]:
+        return as_configured(json_object(files[kind[0]], kind[0]), config), None
+    named = config.get("tokenizer_class") or settings["config.json"].get("model_type")
+    family = str(named or KINDS[kind][0]).removesuffix("Fast").removesuffix("Tokenizer").lower()
+    if family not in KINDS[kind]:
+        known = " or ".join(KINDS[kind])
+        raise ValueError(f"{kind[0]} is for {named!r}, expected {known}; {convert}")
+    if "target_vocab.json" in files or config.get("separate_vocabs"):
+        raise ValueError("there is a vocabulary for each side, expected one for both")
+    if "added_tokens.json" in files:
+        raise ValueError(f"added_tokens.json adds tokens to {kind[0]}; {convert}")
+    file = files[f"{side}.spm" if family == "marian" else kind[0]]
+    cut = library("sentencepiece", "hub").SentencePieceProcessor(model_proto=file)
+    vocab = json_object(files.get("vocab.json", b"{}"), "vocab.json")
+    return json.loads(for_pieces(family, cut, vocab, config).to_str()), cut
+
+
+def as_configured(state: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a `tokenizer.json`, with what its class reads from beside it."""
+    if config.get("tokenizer_class") != "PreTrainedTokenizerFast":  # which takes it as it is
+        for part in (state.get("normalizer") or {}, state.get("pre_tokenizer") or {}):
+            for name, entry in CONFIGURED.get(part.get("type", ""), {}).items():
+                if name in config:
+                    part[entry] = config[name]
+    return state
+
+
+def for_pieces(family: str, cut: Any, vocab: dict[str, int], config: Mapping[str, Any]) -> Any:
+    """What finds the ids of SentencePiece's tokens; Marian has them in a file."""
+    tk = library("tokenizers", "hub")
+    vocab = vocab or {cut.id_to_piece(index): index for index in range(cut.get_piece_size())}
+    is_t5 = family in ("t5", "mt5")
+    is_llama = family in ("llama", "mistral")
+    number = config.get("extra_ids", 100) if is_t5 else 0
+    sentinels = [f"<extra_id_{n}>" for n in reversed(range(number))]
+    vocab |= {token: len(vocab) + place for place, token in enumerate(sentinels)}
+    made = tk.Tokenizer(tk.models.WordLevel(vocab, "<unk>"))
+    names = ("<s>", "<pad>", "</s>", "<unk>", *sentinels)
+    special = [tk.AddedToken(name, normalized=False) for name in names if name in vocab]
+    made.add_special_tokens(special)
+    ends = r"\A " if is_llama else r"\A +" if is_t5 else r"\A +| +\z"
+    joined = [tk.decoders.Replace("▁", " "), tk.decoders.ByteFallback(), tk.decoders.Fuse()]
+    made.decoder = tk.decoders.Sequence([*joined, tk.decoders.Replace(tk.Regex(ends), "")])
+    before = ["<s>"] if config.get("add_bos_token", is_llama) else []
+    after = ["</s>"] if config.get("add_eos_token", not is_llama) else []
+    made.post_processor = tk.processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[*before, "$A", *after, *before, "$B", *after],
+        special_tokens=[(token, vocab[token]) for token in (*before, *after)],
+    )
+    added = config.get("added_tokens_decoder", {})
+    for index in sorted(added, key=int):
+        flags = {key: value for key, value in added[index].items() if key != "__type"}
+        if flags["content"] not in vocab:
+            made.add_tokens([tk.AddedToken(**flags)])
+    return made

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from minitransformer.checks import check_instance, check_vocab_size, texts_of
-from minitransformer.tokenization.tokenizer_file import TokenizerFile, ids_of
+from minitransformer.tokenization.tokenizer_file import TokenizerFile
 
-__all__ = ["CharacterTokenizer", "SpecialTokens", "Tokenizer", "pad_rows"]
+__all__ = ["CharacterTokenizer", "SpecialTokens", "Tokenizer", "ids_of", "pad_rows"]
 
-PIECES_KEPT = 2**17  # whose ids are remembered
+PIECES_KEPT = 2**17  # the number of pieces whose ids `encode` remembers
 
 ROLES = {
     "pad": ("<pad>", "[PAD]"),
@@ -72,19 +72,25 @@ class SpecialTokens(ABC):
         found = (getattr(self, f"{role}_id", None) for role in roles)
         return next((index for index in found if index is not None), None)
 
+    def needed_id(self, use: str, *roles: str) -> int:
+        """The same, with a ValueError if none has."""
+        if (index := self.special_id(*roles)) is None:
+            raise ValueError(f"the tokenizer has no token {use}: no {' or '.join(roles)}")
+        return index
+
     @property
     def first_id(self) -> int:
         """The id that begins a text, `<bos>` or `[CLS]`, or else what ends the text before."""
-        if (index := self.special_id("bos", "cls", "eos")) is None:
-            raise ValueError("the tokenizer has no token that begins a text: no bos, cls or eos")
-        return index
+        return self.needed_id("that begins a text", "bos", "cls", "eos")
 
     @property
     def last_id(self) -> int:
         """The id that ends a text, `<eos>` or `[SEP]`."""
-        if (index := self.special_id("eos", "sep")) is None:
-            raise ValueError("the tokenizer has no token that ends a text: no eos or sep")
-        return index
+        return self.needed_id("that ends a text", "eos", "sep")
+
+    def unknown_id(self, piece: str) -> int:
+        """The id of what is no token, `<unk>`."""
+        return self.needed_id(f"for the unknown {piece!r}", "unk")
 
     def begin(self, text: str) -> list[int]:
         """The ids of a text that a model continues: `<bos>`, if there is one, and the text's."""
@@ -134,7 +140,8 @@ class Tokenizer(SpecialTokens, TokenizerFile):
 
     Raises:
         TypeError: if `tokens` is a single str.
-        ValueError: if a token occurs twice, is empty, or has a lone surrogate.
+        ValueError: if a token occurs twice, is empty, or has a lone surrogate; in `encode`, if
+            something is unknown and there is no <unk>.
     """
 
     def __init__(
@@ -175,7 +182,7 @@ class Tokenizer(SpecialTokens, TokenizerFile):
 
     def encode_piece(self, piece: str) -> list[int]:
         """The ids of one piece; here a single one."""
-        return [self.ids.get(piece, self.unk_id)]
+        return [self.ids[piece] if piece in self.ids else self.unknown_id(piece)]
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Cut text into tokens and return their ids; adds no special tokens.
@@ -237,6 +244,19 @@ class CharacterTokenizer(Tokenizer):
 
     def join(self, tokens: Sequence[str]) -> str:
         return "".join(tokens)
+
+
+def ids_of(tokens: Sequence[str]) -> dict[str, int]:
+    """The id of each token; a ValueError if they cannot be a vocabulary."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    for index, token in enumerate(tokens):
+        if ids[token] != index:
+            raise ValueError(f"token {token!r} occurs twice: {index} and {ids[token]}")
+    if "" in ids:
+        raise ValueError(f"token {ids['']} is empty")
+    if surrogate := re.search("[\ud800-\udfff]", "".join(tokens)):
+        raise ValueError(f"a token has the lone surrogate {surrogate[0]!r}, which is no text")
+    return ids
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> Tensor:

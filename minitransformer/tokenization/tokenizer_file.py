@@ -6,23 +6,21 @@ that this package's tokenizers leave out are null: truncation, padding, normaliz
 Built in chapter 1.
 """
 
-import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Self
 
-from minitransformer.files import replacing
+from minitransformer.files import read_json, write_json
 
-__all__ = ["GPT2_PATTERN", "TokenizerFile", "ids_of", "read_json", "write_json"]
+__all__ = ["GPT2_PATTERN", "TokenizerFile"]
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What cuts a text into pieces where a file has `use_regex`."""
 
 # Patterns are for Oniguruma, whose \w has combining marks, which Python's lacks, and whose \s
 # lacks the four separators \x1c to \x1f, which Python's has. In words.py: \w+|[^\w\s]
-CHARACTER, WORD = r"[\s\S]", r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"
+CHARACTER = r"[\s\S]"
+WORD = r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s\x1c-\x1f]"
 
 
 def split_at(pattern: str, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
@@ -75,13 +73,32 @@ class TokenizerFile:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the tokenizer's file: everything needed to rebuild it."""
-        by_id = sorted(self.special_tokens, key=self.ids.__getitem__)
-        specials = {token: self.ids[token] for token in by_id}
-        state = settings(kind_of(type(self)), specials, getattr(self, "pattern", GPT2_PATTERN))
-        state["model"] |= {"vocab": self.ids}
-        if state["model"]["type"] == "BPE":
-            state["model"]["merges"] = [list(pair) for pair in getattr(self, "merges", ())]
-        return state
+        kind = kind_of(type(self))
+        if kind is None:
+            raise TypeError(f"only tokenizers of these kinds have a file: {', '.join(KINDS)}")
+        cut, join, model = KINDS[kind]
+        pattern = getattr(self, "pattern", GPT2_PATTERN)
+        if pattern != GPT2_PATTERN:
+            steps = [split_at(pattern), cut | {"use_regex": False}]
+            cut = {"type": "Sequence", "pretokenizers": steps}
+        learned: dict[str, Any] = {"vocab": self.ids}
+        if model["type"] == "BPE":
+            learned["merges"] = [list(pair) for pair in getattr(self, "merges", ())]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {"id": self.ids[token], "content": token, **flags, "special": True}
+                for token in sorted(self.special_tokens, key=self.ids.__getitem__)
+            ],
+            "normalizer": None,
+            "pre_tokenizer": cut,
+            "post_processor": None,
+            "decoder": join,
+            "model": model | learned,
+        }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -95,16 +112,16 @@ class TokenizerFile:
             if name not in named:
                 raise ValueError(f"type is {name!r}, expected {' or '.join(named) or 'none'}")
             return named[name].from_dict(state)
-        kinds = {
-            kind: KINDS[name] for kind in (cls, *cls.__subclasses__()) if (name := kind_of(kind))
-        }
-        types = dict.fromkeys(model["type"] for _, _, model in kinds.values())
-        found, model = state.get("pre_tokenizer"), dict(state.get("model") or {})
-        if model.get("type") not in types:
+        kinds = [kind for kind in (cls, *cls.__subclasses__()) if kind_of(kind)]
+        parts = {kind: KINDS[kind_of(kind) or ""] for kind in kinds}
+        model = dict(state.get("model") or {})
+        same = [kind for kind in kinds if parts[kind][2]["type"] == model.get("type")]
+        if not same:
+            types = dict.fromkeys(parts[kind][2]["type"] for kind in kinds)
             raise ValueError(f"model.type is {model.get('type')!r}, expected {' or '.join(types)}")
-        same = {kind: cut for kind, (cut, _, m) in kinds.items() if m["type"] == model["type"]}
-        kind = next((kind for kind, cut in same.items() if cut == found), next(iter(same)))
-        return kind(*learned(kind, {**state, "model": model}))
+        cut = state.get("pre_tokenizer")
+        kind = next((kind for kind in same if parts[kind][0] == cut), same[0])
+        return rebuilt(kind, {**state, "model": model})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a tokenizer.json, in a single step; its folder must exist."""
@@ -119,98 +136,42 @@ class TokenizerFile:
         return type(self).from_dict, (self.to_dict(),)
 
 
-def kind_of(kind: type) -> str:
-    """The name in KINDS of a class or of the class that it extends; "" if there is none."""
-    return next((base.__name__ for base in kind.__mro__ if base.__name__ in KINDS), "")
+def kind_of(kind: type) -> str | None:
+    """The name in KINDS of a class or of the class that it extends."""
+    return next((base.__name__ for base in kind.__mro__ if base.__name__ in KINDS), None)
 
 
-def settings(kind: str, special_tokens: Mapping[str, int], pattern: str) -> dict[str, Any]:
-    """What the file of a tokenizer says, except what it has learned."""
-    if not kind:
-        raise TypeError(f"only tokenizers of these kinds have a file: {', '.join(KINDS)}")
-    cut, join, model = KINDS[kind]
-    if pattern != GPT2_PATTERN:
-        steps = [split_at(pattern), cut | {"use_regex": False}]
-        cut = {"type": "Sequence", "pretokenizers": steps}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": index, "content": token, **flags, "special": True}
-            for token, index in special_tokens.items()
-        ],
-        "normalizer": None,
-        "pre_tokenizer": cut,
-        "post_processor": None,
-        "decoder": join,
-        "model": dict(model),
-    }
-
-
-def learned(kind: type[TokenizerFile], state: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments that rebuild a tokenizer, once the rest of its file was checked."""
-    name, model, pattern = kind_of(kind), state["model"], GPT2_PATTERN
-    specials = {token: index for index, token in enumerate(kind.special_tokens)}
-    vocab, merges = model.pop("vocab", None), list[Any]()
-    if name == "BPETokenizer":
-        merges = model.pop("merges", None) or []
-        added = [token for token in state.get("added_tokens") or [] if token.get("special")]
-        specials = {str(token.get("content")): token.get("id") for token in added}
+def rebuilt(kind: Any, state: dict[str, Any]) -> Any:
+    """The tokenizer whose file has this content, and says nothing else."""
+    model = state["model"]
+    specials: dict[str, Any] = {}
+    if model["type"] == "BPE":  # its special tokens need not be in the vocabulary
+        for token in state.get("added_tokens") or []:
+            if token.get("special"):
+                specials[str(token.get("content"))] = token.get("id")
+    if isinstance(model.get("vocab"), dict):
+        model["vocab"] = {**specials, **model["vocab"]}
+    learned: list[Any] = [in_order(model.get("vocab"), "model.vocab")]
+    if model["type"] == "BPE":
+        # Until 2024, files had "a b" for what is now ["a", "b"].
+        pairs = model.get("merges") or []
+        model["merges"] = [pair.split() if isinstance(pair, str) else pair for pair in pairs]
+        learned += [model["merges"], specials]
         match state.get("pre_tokenizer"):
             case {"pretokenizers": [{"pattern": {"Regex": str(pattern)}}, *_]}:
-                pass
+                learned.append(pattern)
     if state.get("post_processor") == NOTHING_ADDED:
         state["post_processor"] = None
-    check_same(state, settings(name, specials, pattern))
-    tokens = in_order({**specials, **vocab} if isinstance(vocab, dict) else {}, "model.vocab")
-    check_same({name: tokens.index(name) for name in specials}, specials, "the ids of model.vocab")
-    if name != "BPETokenizer":
-        return (tokens,)
-    # Until 2024, files had "a b" for what is now ["a", "b"].
-    pairs = [pair.split() if isinstance(pair, str) else pair for pair in merges]
-    return tokens, pairs, specials, pattern
+    tokenizer = kind(*learned)
+    check_same(state, tokenizer.to_dict())
+    return tokenizer
 
 
-def read_vocab_and_merges(
-    vocab: str | os.PathLike[str], merges: str | os.PathLike[str]
-) -> tuple[list[str], list[list[str]]]:
-    """The tokens, in order of id, and the merges of the two files of a byte-level BPE."""
-    tokens = in_order(read_json(vocab), str(vocab))
-    if not Path(merges).is_file():
-        raise FileNotFoundError(f"there are no merges at {merges}")
-    lines = Path(merges).read_text(encoding="utf-8").split("\n")
-    pairs = [line.split() for line in lines if line and not line.startswith("#version")]
-    if wrong := [pair for pair in pairs if len(pair) != 2]:
-        raise ValueError(f"{merges} must have two tokens in each line, got {wrong[0]}")
-    return tokens, pairs
-
-
-def ids_of(tokens: Sequence[str]) -> dict[str, int]:
-    """The id of each token; a ValueError if they cannot be a vocabulary."""
-    ids = {token: index for index, token in enumerate(tokens)}
-    for index, token in enumerate(tokens):
-        if ids[token] != index:
-            raise ValueError(f"token {token!r} occurs twice: {index} and {ids[token]}")
-    if "" in ids:
-        raise ValueError(f"token {ids['']} is empty")
-    if surrogate := re.search("[\ud800-\udfff]", "".join(tokens)):
-        raise ValueError(f"a token has the lone surrogate {surrogate[0]!r}, which is no text")
-    return ids
-
-
-def in_order(vocab: Mapping[str, Any], name: str) -> list[str]:
+def in_order(vocab: Any, name: str) -> list[str]:
     """The tokens of a vocabulary by id; a ValueError if the ids are not 0, 1, 2, ..."""
     if not vocab or set(map(str, vocab.values())) != set(map(str, range(len(vocab)))):
         raise ValueError(f"{name} must give each of its n tokens one of the ids 0 to n-1")
     return sorted(vocab, key=lambda token: int(vocab[token]))
-
-
-def abbreviated(value: Any) -> str:
-    """A value as an error shows it: its beginning, if it is long."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}… ({len(text):,} characters)"
 
 
 def check_same(found: Any, expected: Any, name: str = "") -> None:
@@ -221,34 +182,19 @@ def check_same(found: Any, expected: Any, name: str = "") -> None:
         Traceback (most recent call last):
         ValueError: model.dropout is 0.1, expected None
     """
+    if found == expected:
+        return
     if isinstance(found, Mapping) and isinstance(expected, Mapping):
         for key in {**expected, **found}:
             check_same(found.get(key), expected.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         for index, pair in enumerate(zip(found, expected, strict=True)):
             check_same(*pair, f"{name}[{index}]")
-    elif found != expected:
+    else:
         raise ValueError(f"{name} is {abbreviated(found)}, expected {abbreviated(expected)}")
 
 
-def write_json(content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write JSON in a single step: an interruption leaves either the old file or the new one."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder of the tokenizer does not exist: {path.parent}")
-    with replacing(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(content, file, ensure_ascii=False, indent=2)
-
-
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON object; a ValueError if the file holds something else, or is damaged."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no tokenizer at {path}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged or no JSON file: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, expected an object")
-    return content
+def abbreviated(value: Any) -> str:
+    """A value as an error shows it: its beginning, if it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}… ({len(text):,} characters)"

@@ -50,11 +50,11 @@ class WordPieceTokenizer(Tokenizer):
         first += sorted({f"##{c}" for word in words for c in word[1:]})
         check_vocab_size(vocab_size, first)
         letter = {token: chr(index) for index, token in enumerate(first)}
-        spelled = {
+        counts = {
             letter[word[0]] + "".join(letter[f"##{c}"] for c in word[1:]): count
             for word, count in words.items()
         }
-        tokens, _ = learn_merges(spelled, first, vocab_size, prefix="##")
+        tokens, _ = learn_merges(counts, first, vocab_size, prefix="##")
         return cls(tokens)
 
     def split(self, text: str) -> list[str]:
@@ -63,15 +63,15 @@ class WordPieceTokenizer(Tokenizer):
     def encode_piece(self, piece: str) -> list[int]:
         """Cut a word from the left, each time at the longest token that fits."""
         if len(piece) > self.max_characters:
-            return [self.unk_id]
+            return [self.unknown_id(piece)]
         ids: list[int] = []
         start, prefix = 0, ""
         while start < len(piece):
             for end in range(len(piece), start, -1):
-                if found := self.ids.get(prefix + piece[start:end]):
+                if (found := self.ids.get(prefix + piece[start:end])) is not None:
                     break
             else:
-                return [self.unk_id]
+                return [self.unknown_id(piece)]
             ids.append(found)
             start, prefix = end, "##"
         return ids

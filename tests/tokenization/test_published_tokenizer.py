@@ -237,18 +237,17 @@ def test_marian(tmp_path):
 def test_tokens_added_to_a_vocabulary(tmp_path):
     t5_folder(tmp_path)
     decoder = {"800": {"__type": "AddedToken", "content": "<a>", "special": False}}
-    write(
-        tmp_path,
-        added_tokens_json={"<a>": 800, "<b>": 801, "<c>": 802},
-        special_tokens_map_json={"additional_special_tokens": ["<c>"]},
-        tokenizer_config_json={"added_tokens_decoder": decoder},
-    )
+    decoder["801"] = {"content": "<b>", "special": True}
+    write(tmp_path, tokenizer_config_json={"added_tokens_decoder": decoder})
     ours = PublishedTokenizer.from_pretrained(tmp_path)
-    assert ours.encode("<a><b>") == [800, 801]
-    plain = ours.encode("<c>", parse_special=False)
-    assert ours.encode("<c>", parse_special=True) == [802] != plain
-    assert "<c>" in ours.special_tokens
-    assert "<a>" not in ours.special_tokens
+    plain = ours.encode("<b>", parse_special=False)
+    assert ours.encode("<a><b>", parse_special=True) == [800, 801] != plain
+    assert {"<a>", "<b>"} & {*ours.special_tokens} == {"<b>"}
+    write(tmp_path, added_tokens_json={"<c>": 802})
+    with pytest.raises(
+        ValueError, match=r"added_tokens.json adds tokens to spiece.model; .* makes"
+    ):
+        PublishedTokenizer.from_pretrained(tmp_path)
 
 
 # --- it travels
@@ -318,8 +317,11 @@ MODEL = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
         ({"model": None}, "damaged or no tokenizer's"),
         ({"normalizer": {"type": "Nope"}}, "damaged or no tokenizer's: "),
         ({"version": "2.0"}, "damaged or no tokenizer's: "),
-        ({"model": MODEL | {"vocab": {"a": 0, "b": 2}}}, "token 'b' has id 2, expected 1"),
-        ({"added_tokens": [{"id": 5, "content": "c"}]}, "token 'c' has id 5, expected 2"),
+        (
+            {"model": MODEL | {"vocab": {"a": 0, "b": 2}}},
+            "the vocabulary must give each of its n tokens one of the",
+        ),
+        ({"added_tokens": [{"id": 5, "content": "c"}]}, "'c' has id 5, expected 2"),
         (
             {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}},
             "dropout is 0.1",
@@ -338,7 +340,7 @@ def test_a_state_that_is_none_is_refused(state, message):
     [
         (
             {"spiece_model": b"", "tokenizer_config_json": {"tokenizer_class": "XLNetTokenizer"}},
-            "spiece.model is for 'XLNetTokenizer', expected t5 or mt5; or convert it",
+            "spiece.model is for 'XLNetTokenizer', expected t5 or mt5; `transformers` makes",
         ),
         ({"tokenizer_model": b"", "config_json": {"model_type": "gemma"}}, "is for 'gemma', expe"),
         ({"spiece_model": b"damaged"}, "damaged or no tokenizer's"),

@@ -109,7 +109,7 @@ def test_a_tokenizer_may_lack_special_tokens():
     assert tokenizer.stream_ids("a") == [*tokenizer.encode("a"), 0]
     without = BPETokenizer.train(TEXTS, 300, special_tokens=[])
     assert without.encode("<eos>a", parse_special=True) == without.encode("<eos>a")
-    with pytest.raises(ValueError, match="no token that begins a text: no bos, cls or eos"):
+    with pytest.raises(ValueError, match="no token that begins a text: no bos or cls or eos"):
         without.begin("")
     with pytest.raises(ValueError, match="no token that ends a text: no eos or sep"):
         without.sequence_ids("a")
@@ -260,6 +260,14 @@ def test_word_never_seen_becomes_unknown():
     tokenizer = WordTokenizer.train(["one two"])
     assert tokenizer.encode("two Two three one") == [6, 3, 3, 5]
     assert tokenizer.decode([6, 3]) == "two <unk>"
+
+
+@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer, WordPieceTokenizer])
+def test_without_a_token_for_what_is_unknown_it_is_refused(kind):
+    tokenizer = kind(["a"], special_tokens=[])
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(ValueError, match="the tokenizer has no token for the unknown 'b': no unk"):
+        tokenizer.encode("b")
 
 
 def test_only_so_many_pieces_are_remembered():
