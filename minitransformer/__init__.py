@@ -96,17 +96,16 @@ from minitransformer.layers.attention import (
     scaled_dot_product_attention,
 )
 from minitransformer.layers.cache import KVCache
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.layers.layer_norm import LayerNorm, RMSNorm
+from minitransformer.layers.layer_norm import Dropout, LayerNorm, RMSNorm
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.positional_encoding import (
+    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
     sinusoidal_positions,
 )
-from minitransformer.layers.rotary import RotaryPositionalEncoding
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.registry import register
 from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer

@@ -120,17 +120,6 @@ def check_types(config: Any) -> None:
             raise TypeError(f"{name} must be {' or '.join(names)}, got {value!r}")
 
 
-def check_positions(x: Tensor, start: int | Tensor, table: Tensor) -> None:
-    """Raise an error unless the table's rows fit vectors x, (..., n, d), that begin at `start`."""
-    if x.size(-1) != table.size(-1):
-        raise ValueError(f"x must have the table's width {table.size(-1)}, got {x.size(-1)}")
-    if isinstance(start, Tensor) and (start.dtype != torch.int64 or start.shape != x.shape[:1]):
-        raise ValueError(
-            f"start must be an int or one for each of the {x.size(0)} rows, int64, "
-            f"got shape {tuple(start.shape)}, {start.dtype}"
-        )
-
-
 def check_mask(mask: object, *kinds: type) -> None:
     """Raise an error unless it is a tensor, "causal", of one of some other kinds, or None."""
     if mask is None or isinstance(mask, (Tensor, *kinds)):

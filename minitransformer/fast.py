@@ -15,18 +15,17 @@ from torch import Tensor, nn
 
 from minitransformer.layers.attention import ScaledDotProductAttention
 from minitransformer.layers.cache import KVCache
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.layers.layer_norm import LayerNorm, ResidualConnection, RMSNorm
+from minitransformer.layers.layer_norm import Dropout, LayerNorm, ResidualConnection, RMSNorm
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.layers.rotary import RotaryPositionalEncoding
 from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 
 __all__ = ["Prepared", "prepare"]
@@ -93,7 +92,8 @@ class Prepared:
         with torch.inference_mode():  # in which an operation takes less time
             if padding is not None:
                 mask = torch.arange(start + 1, device=ids.device) >= padding[:, None, None, None]
-            x = self.model.embed(embedding, ids, start, padding)[:, 0]  # (b, d)
+            position = start if padding is None else start - padding[:, None]
+            x = self.model.embed(embedding, ids, position)[:, 0]  # (b, d)
             for layer, cache in zip(self.layers, caches, strict=True):
                 x = layer(x, cache, mask, memory_mask)
             return self.score(self.model.decoder.norm(x))[:, None]  # (b, 1, v)

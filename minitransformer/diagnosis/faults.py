@@ -160,9 +160,7 @@ def positions_left_out(model: Any) -> None:
 
 def positions_restarted(model: Any) -> None:
     """With a cache, each new token is told that it is the first."""
-    model.embed = lambda embedding, ids, start=0, left_padding=None: TokenModel.embed(
-        model, embedding, ids, 0
-    )
+    model.embed = lambda embedding, ids, start=0: TokenModel.embed(model, embedding, ids, 0)
 
 
 def rows_mixed(model: Any) -> None:

@@ -18,9 +18,9 @@ from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, 
 from minitransformer.layers.attention import Backend, ScaledDotProductAttention
 from minitransformer.layers.positional_encoding import (
     LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.layers.rotary import RotaryPositionalEncoding
 
 __all__ = ["to_torch"]
 

@@ -1,10 +1,3 @@
 """What a model does while it runs: attention maps, shapes of tensors (chapters 4 and 8)."""
 
-from minitransformer.inspection.record import (
-    Trace,
-    TracedTensor,
-    record_attention,
-    trace,
-)
-
-__all__ = ["Trace", "TracedTensor", "record_attention", "trace"]
+from minitransformer.inspection.record import *

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from minitransformer.checks import check_at_least_1
 from minitransformer.layers.attention import Mask
 from minitransformer.layers.cache import KVCache
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.layers.layer_norm import LayerNorm, Norm, ResidualConnection, RMSNorm
+from minitransformer.layers.layer_norm import Dropout, LayerNorm, Norm, ResidualConnection, RMSNorm
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.packing import PACKABLE, PackedMask
 
@@ -70,6 +69,7 @@ class EncoderLayer(nn.Module):
         src: Tensor,
         src_mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
+        **options: Any,
     ) -> Tensor:
         """Transform the source.
 
@@ -78,11 +78,12 @@ class EncoderLayer(nn.Module):
             src_mask: boolean, broadcastable to (b, h, s, s), or to (b, h, s, cached + s) with a
                 cache; True = may be attended. Or "causal".
             cache: keys and values of earlier positions, see `KVCache`.
+            options: what the self-attention takes besides, such as `positions`.
 
         Returns:
             (b, s, d).
         """
-        x = self.residual_1(src, lambda x: self.self_attention(x, x, x, src_mask, cache))
+        x = self.residual_1(src, lambda x: self.self_attention(x, x, x, src_mask, cache, **options))
         return self.residual_2(x, self.feed_forward)
 
 
@@ -129,6 +130,7 @@ class DecoderLayer(nn.Module):
         tgt_mask: Mask | PackedMask | None = None,
         memory_mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
+        **options: Any,
     ) -> Tensor:
         """Transform the target, looking at the encoder's output.
 
@@ -140,11 +142,12 @@ class DecoderLayer(nn.Module):
                 a cache; True = may be attended. Or "causal".
             memory_mask: boolean, broadcastable to (b, h, t, s); True = may be attended.
             cache: keys and values of earlier positions, see `KVCache`.
+            options: what the self-attention takes besides, such as `positions`.
 
         Returns:
             (b, t, d).
         """
-        x = self.residual_1(tgt, lambda x: self.self_attention(x, x, x, tgt_mask, cache))
+        x = self.residual_1(tgt, lambda x: self.self_attention(x, x, x, tgt_mask, cache, **options))
         x = self.residual_2(x, lambda x: self.attend_memory(x, memory, memory_mask, cache))
         return self.residual_3(x, self.feed_forward)
 
@@ -194,10 +197,11 @@ class Encoder(nn.Module):
         src: Tensor,
         src_mask: Mask | PackedMask | None = None,
         caches: Sequence[KVCache] | None = None,
+        **options: Any,
     ) -> Tensor:
         """Transform embedded tokens, (b, s, d); arguments as in `EncoderLayer`, a cache a layer."""
         for index, layer in enumerate(self.layers):
-            src = layer(src, src_mask, None if caches is None else caches[index])
+            src = layer(src, src_mask, None if caches is None else caches[index], **options)
         return self.norm(src)
 
 
@@ -233,11 +237,12 @@ class Decoder(nn.Module):
         tgt_mask: Mask | PackedMask | None = None,
         memory_mask: Mask | PackedMask | None = None,
         caches: Sequence[KVCache] | None = None,
+        **options: Any,
     ) -> Tensor:
         """Transform embedded tokens, (b, t, d); arguments as in `DecoderLayer`, a cache a layer."""
         for index, layer in enumerate(self.layers):
             cache = None if caches is None else caches[index]
-            tgt = layer(tgt, memory, tgt_mask, memory_mask, cache)
+            tgt = layer(tgt, memory, tgt_mask, memory_mask, cache, **options)
         return self.norm(tgt)
 
 

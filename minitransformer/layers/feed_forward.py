@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.layers.dropout import Dropout
+from minitransformer.layers.layer_norm import Dropout
 
 __all__ = ["FeedForward"]
 

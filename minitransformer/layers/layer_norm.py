@@ -1,8 +1,8 @@
-"""Layer normalisation and the residual connection around every sub-layer.
+"""Around every sub-layer: layer normalisation, dropout and the residual connection.
 
 Built in chapter 7. Papers: "Layer Normalization" (Ba et al., 2016); "Root Mean Square Layer
-Normalization" (Zhang & Sennrich, 2019); "Attention Is All You Need" (Vaswani et al., 2017),
-sections 3.1 and 5.4.
+Normalization" (Zhang & Sennrich, 2019); "Dropout: A Simple Way to Prevent Neural Networks from
+Overfitting" (Srivastava et al., 2014); Vaswani et al. (2017), sections 3.1 and 5.4.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.layers.dropout import Dropout
 
-__all__ = ["LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
+__all__ = ["Dropout", "LayerNorm", "RMSNorm", "ResidualConnection", "layer_norm", "rms_norm"]
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
@@ -139,6 +138,39 @@ def new_norm(norm: Norm, d_model: int) -> nn.Module:
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {sorted(NORMS)}, got {norm!r}")
     return NORMS[norm](d_model)
+
+
+class Dropout(nn.Dropout):
+    """While training, zero elements with probability p and scale the others by 1/(1 - p).
+
+    PyTorch's draws a number for each element. On a CPU that costs more than all else in dropout,
+    so there one 64-bit number decides on four elements, and p is rounded to a multiple of 2⁻¹⁶.
+
+    Example:
+        >>> dropout = Dropout(0.5)
+        >>> sorted(set(dropout(torch.ones(100)).tolist())), dropout.eval()(torch.ones(2))
+        ([0.0, 2.0], tensor([1., 1.]))
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements of x, of any shape; the same shape and dtype come back."""
+        if not self.training:
+            return x
+        dropped = round(self.p * 2**16)  # of 2^16 values
+        if dropped in (0, 2**16) or not draws_now(x):
+            return super().forward(x)
+        random = torch.empty(-(-x.numel() // 4), dtype=torch.int64)  # a quarter, rounded up
+        random.random_(-(2**63), None)
+        sixteen_bits = random.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = sixteen_bits >= dropped - 2**15
+        return x * keep.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+def draws_now(x: Tensor) -> bool:
+    """Whether x is an ordinary tensor on a CPU, and nothing is compiled or mapped (`vmap`)."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return type(x) is Tensor and x.device.type == "cpu"
 
 
 class ResidualConnection(nn.Module):

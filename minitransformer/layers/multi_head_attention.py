@@ -109,6 +109,7 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,
         mask: Mask | PackedMask | None = None,
         cache: KVCache | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Attend with every head and mix what they bring.
 
@@ -119,13 +120,16 @@ class MultiHeadAttention(nn.Module):
             mask: boolean, (q, k), or broadcastable to (b, h, q, k) with as many axes; True = may be
                 attended. Or "causal". With a `PackedMask` vectors go in and out packed, (n, d).
             cache: keys and values of the positions before these, to be attended too; k counts them.
+            positions: of queries and keys, for `rotary`, (q,) or (b, q), int64; from 0, or from
+                what the cache holds, when left out.
 
         Returns:
             (b, q, d).
 
         Raises:
             TypeError: if `mask` is not boolean.
-            ValueError: if a width is not d_model, or shapes do not fit together.
+            ValueError: if a width is not d_model, shapes do not fit together, or there are
+                `positions` and a `position_bias`, which counts by itself.
         """
         for name, x in (("query", query), ("key", key), ("value", value)):
             if x.dim() < 2 or x.size(-1) != self.d_model:
@@ -133,7 +137,12 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{name} must have width d_model={self.d_model}, got {x.size(-1)}")
         packed = mask if isinstance(mask, PackedMask) else None
         seen = mask.mask if isinstance(mask, PackedMask) else mask
-        start = 0 if cache is None else cache.length
+        start: int | Tensor = 0 if cache is None else cache.length
+        if positions is not None:
+            if self.position_bias is not None:
+                name = type(self.position_bias).__name__
+                raise ValueError(f"positions must be None with {name}, which counts by itself")
+            start = positions.unsqueeze(-2)  # (1, q) or (b, 1, q), for every head
         queries = self.w_q(query)
         if packed is not None:
             queries = packed.queries.unpack(queries)
@@ -151,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         heads = self.attend(queries, keys, values, seen).transpose(-3, -2).flatten(-2)
         return self.w_o(heads if packed is None else packed.queries.pack(heads))
 
-    def prepare(self, x: Tensor, norm: nn.Module | None, start: int = 0) -> Tensor:
+    def prepare(self, x: Tensor, norm: nn.Module | None, start: int | Tensor = 0) -> Tensor:
         """Queries or keys, (b, n, heads·e) → (b, heads, n, e), normed, rotated from `start`."""
         x = self.split_heads(x)
         x = x if norm is None else norm(x)

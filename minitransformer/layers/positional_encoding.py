@@ -1,27 +1,32 @@
 """Positions: what tells attention, blind to order, where each token stands.
 
 Two schemes add a vector to each token before the first layer (sinusoidal, learned); two act
-inside every self-attention, on the scores (ALiBi) or on queries and keys (`rotary`, next door).
+inside every self-attention, on queries and keys (rotary) or on the scores (ALiBi).
 
-Built in chapter 3. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 3.5.
+Built in chapter 3. Papers: "Attention Is All You Need" (Vaswani et al., 2017), section 3.5;
+RoFormer (Su et al., 2021); ALiBi (Press et al., 2022).
 """
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from minitransformer.checks import check_at_least_1, check_positions
+from minitransformer.checks import check_at_least_1
 
 __all__ = [
     "ALiBi",
     "LearnedPositionalEncoding",
+    "RotaryPositionalEncoding",
     "SinusoidalPositionalEncoding",
     "alibi_slopes",
+    "rotary_frequencies",
     "sinusoidal_positions",
 ]
+
+Layout = Literal["interleaved", "half"]
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -94,8 +99,8 @@ class SinusoidalPositionalEncoding(Constants):
 
         Args:
             x: token vectors, (b, q, d).
-            start: position of the first one, not 0 when decoding with a cache; or one for each
-                row, (b,) int64, where rows begin with padding: what is below 0 counts as 0.
+            start: position of the first one, not 0 when decoding with a cache; or the position of
+                each, (q,) or (b, q), int64: what is below 0, for padding, counts as 0.
 
         Returns:
             (b, q, d), the dtype of `x`.
@@ -108,8 +113,7 @@ class SinusoidalPositionalEncoding(Constants):
             >>> SinusoidalPositionalEncoding(2)(torch.zeros(1, 1, 2), start=1)
             tensor([[[0.8415, 0.5403]]])
         """
-        check_positions(x, start, self.table)
-        return x + table_rows(self.table, start, x.size(-2)).to(x)
+        return x + table_rows(self.table, x, start).to(x)  # (b, q, d)
 
 
 class LearnedPositionalEncoding(nn.Module):
@@ -141,8 +145,126 @@ class LearnedPositionalEncoding(nn.Module):
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Add the vectors of positions start, start+1, ...; as `SinusoidalPositionalEncoding`."""
-        check_positions(x, start, self.weight)
-        return x + table_rows(self.weight, start, x.size(-2)).to(x.dtype)
+        return x + table_rows(self.weight, x, start).to(x.dtype)  # (b, q, d)
+
+
+def rotary_frequencies(d_k: int, base: float = 10_000.0) -> Tensor:
+    """How far each pair of components turns from one position to the next: base^(-2i/e) radians.
+
+    The slowest pair comes round once in about 2π·base positions, so models for longer texts take
+    a greater base. Models that turn only a share of each head take the frequencies of a head of
+    that width.
+
+    Args:
+        d_k: width that is turned, e; even.
+        base: the paper's is 10,000.
+
+    Returns:
+        (e/2,), float64, on the CPU, the fastest first.
+
+    Raises:
+        ValueError: if `base` is not above 1.
+
+    Example:
+        >>> rotary_frequencies(4)
+        tensor([1.0000, 0.0100], dtype=torch.float64)
+
+    Paper: section 3.2.2.
+    """
+    if not base > 1:
+        raise ValueError(f"base must be above 1, got {base}")
+    even = torch.arange(0, d_k, 2, dtype=torch.float64, device="cpu")
+    return torch.exp(-math.log(base) * even / d_k)  # as in `sinusoidal_positions`
+
+
+class RotaryPositionalEncoding(Constants):
+    """Turn queries and keys by an angle that grows with their position (RoPE).
+
+    The components of a vector are taken in pairs, and pair i at position pos is turned by the
+    angle pos / 10000^(2i/e), the angle of the sinusoidal table. The dot product of a query
+    and a key then depends on their positions through the distance alone. Other frequencies than
+    the paper's are given: of another base, slowed down for longer texts, or for fewer pairs than
+    there are; the components after those pairs are not turned.
+
+    Which components make a pair is a convention. "interleaved" pairs neighbours (2i, 2i+1), as
+    the paper does; "half" pairs (i, i + e/2), as GPT-NeoX and Hugging Face's Llama do. Weights
+    trained with one are wrong with the other, until the rows of W^Q and W^K are reordered.
+
+    Args:
+        d_k: width of a head, e; even.
+        max_len: number of positions the table of angles holds.
+        layout: "interleaved" or "half".
+        frequencies: the angle between neighbouring positions, of each pair, in radians; (e/2,) or
+            fewer. `rotary_frequencies(d_k, base)` when left out.
+        base: see `rotary_frequencies`.
+
+    Raises:
+        ValueError: if a size is below 1, `d_k` is odd, `layout` is unknown, or there are more
+            frequencies than pairs.
+
+    Example:
+        >>> rotary = RotaryPositionalEncoding(2)
+        >>> rotary(torch.tensor([[1.0, 0.0]]), start=1)
+        tensor([[0.5403, 0.8415]])
+
+    Paper: "RoFormer" (Su et al., 2021), section 3.2.2.
+    """
+
+    def __init__(
+        self,
+        d_k: int,
+        max_len: int = 1024,
+        layout: Layout = "interleaved",
+        frequencies: Tensor | None = None,
+        *,
+        base: float = 10_000.0,
+    ) -> None:
+        super().__init__()
+        check_at_least_1(d_k=d_k, max_len=max_len)
+        if d_k % 2:
+            raise ValueError(f"d_k must be even to turn pairs of components, got {d_k}")
+        if layout not in ("interleaved", "half"):
+            raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
+        if frequencies is None:
+            frequencies = rotary_frequencies(d_k, base)
+        if frequencies.dim() != 1 or not 1 <= len(frequencies) <= d_k // 2:
+            raise ValueError(
+                f"frequencies must be at most d_k/2={d_k // 2} numbers, one for each pair, "
+                f"got shape {tuple(frequencies.shape)}"
+            )
+        self.d_k = d_k
+        self.layout = layout
+        angle = torch.arange(max_len, device="cpu")[:, None] * frequencies.double()
+        self.table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
+
+    def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
+        """Turn the vectors of positions start, start+1, ...
+
+        Args:
+            x: queries or keys, (..., n, e).
+            start: position of the first one, not 0 when decoding with a cache; or the position of
+                each, int64, broadcastable to (..., n).
+
+        Returns:
+            (..., n, e), the dtype of `x`; each vector keeps its length. It is turned in float32, in
+            float64 if it has that dtype.
+
+        Raises:
+            ValueError: if a position lies past `max_len` or below 0, or `x` has another width.
+        """
+        if x.size(-1) != self.d_k:
+            raise ValueError(f"x must have width d_k={self.d_k}, got {x.size(-1)}")
+        interleaved, width = self.layout == "interleaved", self.table.size(-1)
+        x, rest = x[..., :width], x[..., width:]
+        pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
+        # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        pairs = pairs.to(dtype).contiguous()  # (..., n, e/2, 2)
+        angles = table_rows(self.table, x, start).to(pairs)  # (..., n, e), sines and cosines
+        turn = torch.complex(angles[..., 1::2], angles[..., 0::2])  # (..., n, e/2)
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)  # (..., n, e/2, 2)
+        turned = (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)  # (..., n, e)
+        return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
 
 
 class ALiBi(Constants):
@@ -213,26 +335,25 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.cat([below, above[: num_heads - power]]).float()
 
 
-def table_rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
-    """Rows start, ..., start+length-1 of a table with a row for each position."""
-    max_len = table.size(0)
+def table_rows(table: Tensor, x: Tensor, start: int | Tensor) -> Tensor:
+    """The rows of a table for the positions of x, (..., n, d): from `start` on, or one by one."""
+    max_len, end = table.size(0), x.size(-2)
+    if x.size(-1) != table.size(-1):
+        raise ValueError(f"x must have the table's width {table.size(-1)}, got {x.size(-1)}")
     if isinstance(start, Tensor):
-        return rows_at(table, start[:, None] + torch.arange(length, device=start.device))
-    if start < 0:
-        raise ValueError(f"start must be at least 0, got {start}")
-    if start + length > max_len:
-        raise too_long(start + length, max_len)
-    return table[start : start + length]
-
-
-def rows_at(table: Tensor, positions: Tensor) -> Tensor:
-    """The rows of these positions; what is below 0 counts as 0."""
-    try:
-        return table.to(positions.device)[positions.clamp(min=0)]
-    except IndexError:  # on a GPU nothing is raised: there CUDA itself asserts
-        raise too_long(int(positions.max()) + 1, table.size(0)) from None
-
-
-def too_long(end: int, max_len: int) -> ValueError:
-    """The error for positions that a table does not have."""
-    return ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")
+        if start.dtype != torch.int64 or start.shape[-1:] != x.shape[-2:-1]:
+            raise ValueError(
+                f"start must be an int or a position for each of the {end}, int64, "
+                f"got shape {tuple(start.shape)}, {start.dtype}"
+            )
+        try:
+            return table.to(start.device)[start.clamp(min=0)]  # (..., n, d)
+        except IndexError:  # on a GPU nothing is raised: there CUDA itself asserts
+            end = int(start.max()) + 1
+    else:
+        if start < 0:
+            raise ValueError(f"start must be at least 0, got {start}")
+        end += start
+        if end <= max_len:
+            return table[start:end]  # (n, d)
+    raise ValueError(f"a sequence of {end} positions is longer than max_len={max_len}")

@@ -29,11 +29,10 @@ from torch import Tensor, nn
 
 from minitransformer.checks import check_ids, check_targets
 from minitransformer.layers.attention import padding_mask
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import ACTIVATIONS, FeedForward
-from minitransformer.layers.layer_norm import LayerNorm
+from minitransformer.layers.layer_norm import Dropout, LayerNorm
 from minitransformer.layers.positional_encoding import LearnedPositionalEncoding
 from minitransformer.models.hub import ACTIVATION_NAMES, HIDDEN, Published, PublishedConfig
 
@@ -356,7 +355,8 @@ class BERT(Published):
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         start: int | Tensor = 0
         if isinstance(self.config, RoBERTaConfig):  # padding on the left is not counted
-            start = pad_id + 1 - (ids != pad_id).int().argmax(dim=1)
+            start = torch.arange(pad_id + 1, pad_id + 1 + ids.size(1), device=ids.device)
+            start = start - (ids != pad_id).int().argmax(dim=1, keepdim=True)  # (b, q)
         x = self.dropout(self.norm(self.positions(x, start)))
         return self.encoder(x, padding_mask(ids, pad_id))
 

@@ -243,11 +243,9 @@ class Marian(Published, Transformer):
         super().initialise(generator)
         nn.init.zeros_(self.src_embedding.weight[self.config.pad_id])
 
-    def embed(
-        self, embedding: TokenEmbedding, ids: Tensor, start: int = 0, left_padding: Any = None
-    ) -> Tensor:
+    def embed(self, embedding: TokenEmbedding, ids: Tensor, start: int | Tensor = 0) -> Tensor:
         """As a `Transformer`; what padding, the begin of targets, is read as learns nothing."""
-        x = super().embed(embedding, ids, start, left_padding)
+        x = super().embed(embedding, ids, start)
         return torch.where((ids == self.config.pad_id)[..., None], x.detach(), x)
 
     def translated(
@@ -293,9 +291,7 @@ class BART(Marian):
         start_normal(self, 0.02, generator)
         nn.init.zeros_(self.src_embedding.weight[self.config.pad_id])
 
-    def embed(
-        self, embedding: TokenEmbedding, ids: Tensor, start: int = 0, left_padding: Any = None
-    ) -> Tensor:
+    def embed(self, embedding: TokenEmbedding, ids: Tensor, start: int | Tensor = 0) -> Tensor:
         """Vectors of tokens and positions, normed: with the table and the norm of their side."""
         side = "src" if embedding is self.src_embedding else "tgt"
         positions, norm = getattr(self, f"{side}_positions"), getattr(self, f"{side}_norm")

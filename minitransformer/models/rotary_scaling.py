@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from minitransformer.checks import check_types
-from minitransformer.layers.rotary import RotaryPositionalEncoding, rotary_frequencies
+from minitransformer.layers.positional_encoding import RotaryPositionalEncoding, rotary_frequencies
 
 __all__ = ["RotaryScaling"]
 

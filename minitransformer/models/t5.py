@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.layer_norm import Dropout
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.packing import PACKABLE
 from minitransformer.models.hub import Published, PublishedConfig, Stacked

@@ -15,19 +15,18 @@ from torch import Tensor, nn
 from minitransformer.checks import check_ids, check_padding, check_rows
 from minitransformer.layers.attention import Mask, causal_mask, padding_mask
 from minitransformer.layers.cache import KVCache
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.layers.layer_norm import NORMS
+from minitransformer.layers.layer_norm import NORMS, Dropout
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.packing import Packing, packed_mask, takes_packed, up_to_last
 from minitransformer.layers.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.layers.rotary import RotaryPositionalEncoding
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.pretrained import Pretrained
 
@@ -137,17 +136,19 @@ class TokenModel(Pretrained):
         self,
         embedding: TokenEmbedding,
         ids: Tensor,
-        start: int = 0,
-        left_padding: Tensor | None = None,
+        start: int | Tensor = 0,
     ) -> Tensor:
-        """Vectors of tokens, (b, length, d), and their positions where the vectors carry them."""
-        end = start + ids.size(1)
+        """Vectors of tokens, (b, length, d), and their positions where the vectors carry them.
+
+        `start` is the position of the first one, or those of all, (length,) or (b, length).
+        """
+        end = ids.size(1) + (0 if isinstance(start, Tensor) else start)
         if end > self.max_len:
             raise ValueError(f"a sequence of {end} positions is longer than max_len={self.max_len}")
         pad_id = self.config.pad_id
         x = embedding(ids if pad_id >= 0 else ids.masked_fill(ids == pad_id, 0))
         if self.positions is not None:
-            x = self.positions(x, start if left_padding is None else start - left_padding)
+            x = self.positions(x, start)
         return x
 
 
@@ -366,6 +367,7 @@ class DecoderOnlyTransformer(TokenModel):
         caches: Sequence[KVCache] | None = None,
         left_padding: Tensor | None = None,
         mask: Mask = "causal",
+        **options: Any,
     ) -> Tensor:
         """Score the token that follows each position.
 
@@ -380,6 +382,8 @@ class DecoderOnlyTransformer(TokenModel):
             mask: boolean, broadcastable to (b, h, t, cached + t); True = may be attended. It
                 stands in place of the causal mask, for a prefix may see what comes later: write
                 `documents & causal_mask(t)` where it may not. It has to hide padding to the right.
+            options: `positions`, that of each id, (t,) or (b, t), int64, which count from what the
+                caches hold when left out: several documents in a row may each start at 0.
 
         Returns:
             Logits, (b, t, v).
@@ -394,21 +398,27 @@ class DecoderOnlyTransformer(TokenModel):
         if caches is None and left_padding is None and isinstance(mask, str):
             check_padding("ids", ids, self.config.pad_id)
         start = cached_length(caches, len(self.decoder.layers))
+        where: int | Tensor = start
         if left_padding is not None:
             end = start + ids.size(1)
             real = torch.arange(end, device=ids.device) >= left_padding[:, None, None, None]
             seen = causal_mask(ids.size(1), end, ids.device) if mask == "causal" else mask
-            mask = real & seen
-        x = self.dropout(self.embed(self.embedding, ids, start, left_padding))
-        return self.output_projection(self.decoder(x, mask, caches))
+            mask = real & seen  # (b, 1, t, cached + t)
+            own = torch.arange(ids.size(1), device=ids.device)
+            where = start + own - left_padding[:, None]  # (b, t)
+        x = self.dropout(self.embed(self.embedding, ids, options.get("positions", where)))
+        return self.output_projection(self.decoder(x, mask, caches, **options))
 
-    def hidden(self, ids: Tensor, *, needed: Tensor, mask: Mask = "causal") -> Tensor:
+    def hidden(
+        self, ids: Tensor, *, needed: Tensor, mask: Mask = "causal", **options: Any
+    ) -> Tensor:
         """What `forward` scores at the positions that are needed; padding is not computed.
 
         Args:
             ids: (b, t), an integer dtype.
             needed: boolean, (b, t).
             mask: see `decode`.
+            options: see `decode`.
 
         Returns:
             A vector for each needed position, row after row, (n, d).
@@ -423,9 +433,9 @@ class DecoderOnlyTransformer(TokenModel):
             check_padding("ids", ids, self.config.pad_id)
         # What comes after the last needed one is seen by none before it.
         rows = Packing(up_to_last(needed) if packs else None)
-        x = rows.pack(self.dropout(self.embed(self.embedding, ids)))
-        return self.decoder(x, packed_mask(mask, rows, rows))[rows.pack(needed)]
+        x = rows.pack(self.dropout(self.embed(self.embedding, ids, options.get("positions", 0))))
+        return self.decoder(x, packed_mask(mask, rows, rows), **options)[rows.pack(needed)]
 
-    def forward(self, ids: Tensor, mask: Mask = "causal") -> Tensor:
+    def forward(self, ids: Tensor, mask: Mask = "causal", **options: Any) -> Tensor:
         """Score the token that follows each position; as `decode`."""
-        return self.decode(ids, mask=mask)
+        return self.decode(ids, mask=mask, **options)

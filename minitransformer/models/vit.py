@@ -23,10 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitransformer.checks import check_at_least_1
-from minitransformer.layers.dropout import Dropout
 from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.layers.layer_norm import LayerNorm
+from minitransformer.layers.layer_norm import Dropout, LayerNorm
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.models.hub import ACTIVATION_NAMES, Published, PublishedConfig, Stacked, linear
 

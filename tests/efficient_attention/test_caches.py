@@ -16,7 +16,7 @@ from minitransformer.efficient_attention import (
     causal_rule,
     window_rule,
 )
-from minitransformer.layers.rotary import RotaryPositionalEncoding
+from minitransformer.layers.positional_encoding import RotaryPositionalEncoding
 
 B, N, D, H = 2, 9, 12, 3
 

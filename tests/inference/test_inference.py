@@ -542,7 +542,7 @@ def test_completions_leave_out_the_prompt_and_need_none(copier):
 
 def takes_texts():
     """The public functions and methods that take several texts, or pairs of them."""
-    places = (mt, mt.models, mt.parallel, mt.efficient_attention, mt.export)
+    places = (mt, mt.models, mt.parallel, mt.export)
     public = {name: getattr(place, name) for place in places for name in place.__all__}
     for name, value in list(public.items()):
         if inspect.isclass(value):

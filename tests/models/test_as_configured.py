@@ -6,8 +6,7 @@ from helpers import decoder_only_model, small_model
 from torch import nn
 
 from minitransformer import RotaryPositionalEncoding, Transformer
-from minitransformer.layers.positional_encoding import ALiBi
-from minitransformer.layers.rotary import rotary_frequencies
+from minitransformer.layers.positional_encoding import ALiBi, rotary_frequencies
 from minitransformer.models.pretrained import check_as_configured
 
 
