@@ -12,16 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+File = str | os.PathLike[str] | BinaryIO
+"""A path, or a file open for reading or writing bytes, such as an `io.BytesIO`."""
 
 CHECKSUM = "minitransformer.sha256"
 """The entry of a safetensors file's metadata that holds the SHA-256 of all its other bytes."""
@@ -167,29 +170,26 @@ def locked(path: Path) -> Iterator[None]:
                 lock.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, with a checksum among its metadata, or raise an OSError."""
+def write_tensors(file: File, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with a checksum among its metadata; a path in a single step."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    path.touch()
-    permissions = path.stat().st_mode
-    try:
-        save_file(contiguous, path, {**metadata, CHECKSUM: "0" * DIGITS})
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    path.chmod(permissions)  # safetensors would keep the file from all but its owner
-    content = path.read_bytes()
-    with open(path, "rb+") as file:
-        file.seek(place := place_of_checksum(content))
-        file.write(checksum(content, place))
+    content = memoryview(save(contiguous, {**metadata, CHECKSUM: "0" * DIGITS}))
+    place = place_of_checksum(content)
+    parts = (content[:place], checksum(content, place), content[place + DIGITS :])
+    if not isinstance(file, str | os.PathLike):
+        file.writelines(parts)
+        return
+    with replacing(Path(file)) as unfinished, open(unfinished, "wb") as opened:
+        opened.writelines(parts)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, onto the CPU, in memory of their own; and its metadata.
+def read_tensors(file: File) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, onto the CPU, and its metadata.
 
     A ValueError if it is damaged, which a file of `write_tensors` is with any bit changed.
     """
-    content = path.read_bytes()
-    wrong = f"{path} ({len(content)} bytes) is damaged"
+    content = Path(file).read_bytes() if isinstance(file, str | os.PathLike) else file.read()
+    wrong = f"{file} ({len(content)} bytes) is damaged"
     place = place_of_checksum(content)
     if place > 0:
         found, expected = content[place : place + DIGITS], checksum(content, place)
@@ -204,12 +204,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def header_of(content: bytes) -> bytes:
+def header_of(content: bytes | memoryview) -> bytes:
     """The JSON at the beginning of a safetensors file, after the 8 bytes with its length."""
-    return content[8 : 8 + int.from_bytes(content[:8], "little")]
+    return bytes(content[8 : 8 + int.from_bytes(content[:8], "little")])
 
 
-def place_of_checksum(content: bytes) -> int:
+def place_of_checksum(content: bytes | memoryview) -> int:
     """Where the digits of the checksum begin, 0 if there is none.
 
     A quotation mark in a name or a text is escaped, so that this entry cannot be in another.
@@ -218,7 +218,7 @@ def place_of_checksum(content: bytes) -> int:
     return 8 + len(before) + len(entry) if entry else 0
 
 
-def checksum(content: bytes, place: int) -> bytes:
+def checksum(content: bytes | memoryview, place: int) -> bytes:
     """The SHA-256 of a file without the digits that begin at `place`."""
     digest = hashlib.sha256(content[:place])
     digest.update(memoryview(content)[place + DIGITS :])

@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import threading
+from io import BytesIO
 
 import pytest
 import torch
 from helpers import randn
+from safetensors.torch import save_file
 
-import minitransformer.files
 from minitransformer.files import (
     CHECKSUM,
     locked,
@@ -33,18 +34,17 @@ def path(tmp_path):
 # --- replaced in a single step
 
 
-def test_each_writer_has_a_file_of_its_own(path):
+def test_of_two_writers_of_a_file_the_last_to_finish_wins(path):
     with replacing(path) as first, replacing(path) as second:
         first.write_text("first")
         second.write_text("second")
         assert first != second
         assert not path.exists()
-    assert path.read_text() == "first"  # whose block ends last
+    assert path.read_text() == "first"  # its block ends last
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_readers_find_one_text_or_another_while_several_write(path):
-    """Whole, whoever else is writing."""
+def test_readers_find_whole_texts_while_several_write(path):
     path.write_text("0" * 50_000)
     read = []
 
@@ -63,54 +63,40 @@ def test_readers_find_one_text_or_another_while_several_write(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-# --- a folder at once
-
-
-def test_folder_takes_its_place_when_it_is_done(path):
-    with new_folder(path / "deep") as unfinished:
-        (unfinished / "a.txt").write_text("a")
-        assert not (path / "deep").exists()
-    assert os.listdir(path) == ["deep"]
-    assert os.listdir(path / "deep") == ["a.txt"]
-
-
-def test_empty_folder_is_taken(path):
-    path.mkdir()
+def write_folder(path, text, during=None):
+    """Write a folder of one file; in the middle, call `during`."""
     with new_folder(path) as unfinished:
-        (unfinished / "a.txt").write_text("a")
-    assert os.listdir(path) == ["a.txt"]
+        (unfinished / "a.txt").write_text(text)
+        assert not (path / "a.txt").exists()
+        if during is not None:
+            during()
 
 
-def test_folder_with_something_in_it_stays(path):
-    path.mkdir()
-    (path / "mine.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="is there already"), new_folder(path):
-        pytest.fail("nothing may be written")
-    assert os.listdir(path) == ["mine.txt"]
+def stop():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_folder_is_there_when_it_is_done_or_not_at_all(path, is_there):
+    folder = path / "deep"
+    if is_there:
+        folder.mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(folder, "lost", during=stop)
+    assert os.listdir(path) == ["deep"] * is_there
+    write_folder(folder, "whole")
+    assert os.listdir(path) == ["deep"]
+    assert (folder / "a.txt").read_text() == "whole"
+    with pytest.raises(FileExistsError, match="is there already"):
+        write_folder(folder, "another")
+    assert (folder / "a.txt").read_text() == "whole"
 
 
 def test_of_two_who_write_a_folder_the_first_to_finish_wins(path):
-    def write_while_another_does():
-        with new_folder(path) as late:
-            (late / "a.txt").write_text("late")
-            with new_folder(path) as early:
-                (early / "a.txt").write_text("early")
-
     with pytest.raises(OSError, match=re.escape(str(path))):
-        write_while_another_does()
+        write_folder(path, "late", during=lambda: write_folder(path, "early"))
     assert os.listdir(path.parent) == [path.name]
     assert (path / "a.txt").read_text() == "early"
-
-
-def test_folder_that_is_not_finished_is_removed(path):
-    def stop():
-        with new_folder(path) as unfinished:
-            (unfinished / "a.txt").write_text("a")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stop()
-    assert os.listdir(path.parent) == []
 
 
 # --- one writer at a time
@@ -131,57 +117,53 @@ def test_second_writer_is_refused_until_the_first_is_done(path):
 HOLDER = """
 import sys
 from pathlib import Path
-from minitransformer.files import locked
-with locked(Path(sys.argv[1])):
+from minitransformer.files import locked, replacing
+path = Path(sys.argv[1])
+with locked(path), replacing(path):
     print("locked", flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.mark.slow
-def test_lock_ends_with_its_process(path):
+def test_lock_of_a_killed_process_ends_and_what_it_left_is_removed(path):
+    of_another = path.with_name(".model-2.0123abcd.unfinished")
+    of_another.touch()
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with child:
-        assert child.stdout.readline() == "locked\n"
+        assert child.stdout.readline() == b"locked\n"
         with pytest.raises(ValueError, match="here or in another process"), locked(path):
             pass
         child.kill()
+    assert len(os.listdir(path.parent)) == 3
     with locked(path):
         pass
-
-
-def test_what_a_killed_writer_left_is_removed(path):
-    left = path.with_name(f".{path.name}.0123abcd.unfinished")
-    of_another = path.with_name(".model-2.0123abcd.unfinished")
-    left.touch()
-    of_another.touch()
-    with locked(path):
-        assert os.listdir(path.parent) != []
     assert os.listdir(path.parent) == [of_another.name]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="fcntl is of the others")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fcntl")
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_file_system_without_locks_is_written_unguarded(path, monkeypatch, number):
     def flock(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with locked(path):
+    with locked(path), locked(path):
         pass
 
 
 # --- checksums
 
 
-def test_tensors_and_metadata_come_back(path):
-    write_tensors(path, TENSORS, {"a": "b", "quoted": f'"{CHECKSUM}":"'})
-    tensors, metadata = read_tensors(path)
+@pytest.mark.parametrize("is_open", [False, True], ids=["path", "open file"])
+def test_tensors_and_metadata_come_back(path, is_open):
+    file = BytesIO() if is_open else path
+    write_tensors(file, TENSORS, {"a": "b", "quoted": f'"{CHECKSUM}":"'})
+    if is_open:
+        file.seek(0)
+    tensors, metadata = read_tensors(file)
     assert metadata == {"a": "b", "quoted": f'"{CHECKSUM}":"'}
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -204,36 +186,10 @@ def test_any_bit_that_differs_is_noticed(path):
             read_tensors(path)
 
 
-def test_file_of_others_has_no_checksum_and_is_read(path):
-    minitransformer.files.save_file(TENSORS, path)
+def test_file_without_a_checksum_is_read_and_stays_read_when_it_is_written_in_place(path):
+    save_file(TENSORS, path)
     tensors, metadata = read_tensors(path)
     assert metadata == {}
-    assert torch.equal(tensors["weight"], TENSORS["weight"])
-
-
-def test_what_was_read_stays_when_the_file_is_written_in_place(path):
-    write_tensors(path, TENSORS, {})
-    tensors, _ = read_tensors(path)
     with open(path, "rb+") as file:
         file.write(b"\xff" * path.stat().st_size)
     assert torch.equal(tensors["weight"], TENSORS["weight"])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
-def test_full_disk_is_an_error_of_the_system(path):
-    """A limit on the size of files stands for it: safetensors says both in its own way."""
-    program = """
-import resource, sys, torch
-from pathlib import Path
-from minitransformer.files import write_tensors
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-try:
-    write_tensors(Path(sys.argv[1]), {"weight": torch.ones(10_000)}, {})
-except OSError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True
-    )
-    assert done.stderr == ""
-    assert "File too large" in done.stdout

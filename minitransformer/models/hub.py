@@ -24,7 +24,6 @@ from minitransformer.files import (
     named_folder,
     read_json,
     read_tensors,
-    replacing,
     write_json,
     write_tensors,
 )
@@ -590,8 +589,7 @@ class Published(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
-            with replacing(finished / WEIGHTS) as unfinished:
-                write_tensors(unfinished, weights, {"format": "pt"})
+            write_tensors(finished / WEIGHTS, weights, {"format": "pt"})
             write_tokenizers(finished, tokenizers)
             write_json(content, finished / CONFIG)
             if generation:

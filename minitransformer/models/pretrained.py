@@ -30,7 +30,6 @@ from minitransformer.files import (
     named_folder,
     read_json,
     read_tensors,
-    replacing,
     write_json,
     write_tensors,
 )
@@ -264,8 +263,7 @@ class Pretrained(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
             finished = Path(name)
-            with replacing(finished / WEIGHTS) as unfinished:
-                write_tensors(unfinished, named_weights(self), {"format": "pt"})
+            write_tensors(finished / WEIGHTS, named_weights(self), {"format": "pt"})
             for side, tokenizer in tokenizers.items():
                 tokenizer.save(finished / TOKENIZERS[side])
             if not (folder / CARD).exists():

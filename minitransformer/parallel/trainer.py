@@ -209,7 +209,7 @@ class ParallelTrainer(Trainer):
         with self.processes.waiting(f"end of step {self.step}"):
             return self.processes.totals(float(condition)) > [0.0]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:  # type: ignore[override]
         """Write a checkpoint to this folder, every process its share."""
         with self.processes.waiting(f"checkpoint {self.step}"):
             save_shares(self.trainer, self.parts, Path(path), self.processes)

@@ -1,16 +1,7 @@
 """Data, loss, optimisers and the loop that trains a model (chapter 9)."""
 
-from minitransformer.training.callbacks import (
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    Evaluate,
-)
-from minitransformer.training.checkpoint import (
-    Resumable,
-    load_checkpoint,
-    save_checkpoint,
-)
+from minitransformer.training.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
+from minitransformer.training.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from minitransformer.training.config import TrainingConfig
 from minitransformer.training.data import (
     Batch,
@@ -23,65 +14,23 @@ from minitransformer.training.data import (
     token_batches,
     token_stream,
 )
-from minitransformer.training.language_model import (
-    LanguageModelTrainer,
-    stream_batches,
-)
+from minitransformer.training.language_model import LanguageModelTrainer, stream_batches
 from minitransformer.training.loss import (
     label_smoothing_loss,
     linear_cross_entropy,
     next_token_loss,
 )
-from minitransformer.training.optimizers import (
-    Muon,
-    ParameterRule,
-    new_optimizer,
-    parameter_rules,
-)
-from minitransformer.training.schedules import (
-    cosine_schedule,
-    linear_schedule,
-    noam_schedule,
-)
+from minitransformer.training.optimizers import Muon, ParameterRule, new_optimizer, parameter_rules
+from minitransformer.training.schedules import cosine_schedule, linear_schedule, noam_schedule
 from minitransformer.training.trainer import Trainer
-from minitransformer.training.translator import (
-    TextGenerator,
-    TextModel,
-    Translator,
-)
+from minitransformer.training.translator import TextGenerator, TextModel, Translator
 
+# fmt: off
 __all__ = [
-    "Batch",
-    "Callback",
-    "Checkpoint",
-    "EarlyStopping",
-    "Evaluate",
-    "Example",
-    "LanguageModelTrainer",
-    "Muon",
-    "ParameterRule",
-    "Resumable",
-    "TextGenerator",
-    "TextModel",
-    "TextPair",
-    "Trainer",
-    "TrainingConfig",
-    "Translator",
-    "collate",
-    "cosine_schedule",
-    "encode_pairs",
-    "epoch_batches",
-    "in_parts",
-    "label_smoothing_loss",
-    "linear_cross_entropy",
-    "linear_schedule",
-    "load_checkpoint",
-    "new_optimizer",
-    "next_token_loss",
-    "noam_schedule",
-    "parameter_rules",
-    "save_checkpoint",
-    "stream_batches",
-    "token_batches",
-    "token_stream",
+    "Batch", "Callback", "Checkpoint", "EarlyStopping", "Evaluate", "Example",
+    "LanguageModelTrainer", "Muon", "ParameterRule", "Resumable", "TextGenerator", "TextModel",
+    "TextPair", "Trainer", "TrainingConfig", "Translator", "collate", "cosine_schedule",
+    "encode_pairs", "epoch_batches", "in_parts", "label_smoothing_loss", "linear_cross_entropy",
+    "linear_schedule", "load_checkpoint", "new_optimizer", "next_token_loss", "noam_schedule",
+    "parameter_rules", "save_checkpoint", "stream_batches", "token_batches", "token_stream",
 ]

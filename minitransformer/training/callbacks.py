@@ -190,9 +190,9 @@ class Progress(Callback):
         self.shown = shown and os.environ.get("RANK", "0") == "0"  # torchrun numbers processes
 
     def begin(self, trainer: Any) -> None:
-        """Draw the bar."""
         self.bar: Any = None
-        self.tenth, self.written = 10 * trainer.step // max(trainer.until, 1), time.monotonic()
+        self.tenth = 10 * trainer.step // max(trainer.until, 1)
+        self.written = time.monotonic()
         is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
         if self.shown and (is_notebook or sys.stderr.isatty()):
             from tqdm import tqdm
@@ -201,28 +201,29 @@ class Progress(Callback):
             self.bar = trainer.resources.enter_context(bar)
 
     def after_step(self, trainer: Any) -> None:
-        """Show the numbers of the step."""
         row, step, until = trainer.history[-1], trainer.step, trainer.until
         numbers = {name: f"{number:.3g}" for name, number in row.items() if name != "step"}
-        tenth, now = 10 * step // max(until, 1), time.monotonic()
+        tenth = 10 * step // max(until, 1)
+        now = time.monotonic()
         if self.bar is not None:
             self.bar.set_postfix(numbers, refresh=False)
             self.bar.update(step - self.bar.n)
         elif self.shown and (tenth != self.tenth or now - self.written >= SILENCE):
-            self.tenth, self.written = tenth, now
+            self.tenth = tenth
+            self.written = now
             listed = ", ".join(f"{name} {number}" for name, number in numbers.items())
             print(f"step {step} of {until}: {listed}", file=sys.stderr, flush=True)
 
 
 class StopOnSignal(Callback):
-    """Let Ctrl-C, and the SIGTERM that clusters send, end the training after the step it is at.
+    """Let Ctrl-C, and the SIGTERM that clusters send, end the training after the current step.
 
     A second signal acts as it does without this.
     """
 
     def begin(self, trainer: Any) -> None:
-        """Listen from now on."""
-        self.stopped, self.signals = False, list[int]()
+        self.stopped = False
+        self.signals: list[int] = []
         self.before: dict[int, Any] = {}
         trainer.resources.callback(self.restore)
         if threading.current_thread() is threading.main_thread():  # only there Python lets us
@@ -231,21 +232,17 @@ class StopOnSignal(Callback):
                     self.before[number] = signal.signal(number, self.note)
 
     def note(self, number: int, frame: Any) -> None:
-        """Note a signal."""
         self.signals.append(number)
         self.restore()
 
     def restore(self) -> None:
-        """Let signals act as before."""
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
     def after_step(self, trainer: Any) -> None:
-        """Stop if there was a signal, here or in another process."""
-        if trainer.in_any_process(bool(self.signals)):
+        if trainer.in_any_process(bool(self.signals)):  # this process or another
             self.stopped = trainer.should_stop = True
 
     def end(self, trainer: Any) -> None:
-        """Now that all is saved, do what the signal asks for."""
-        if self.stopped or self.signals:
+        if self.stopped or self.signals:  # all is saved: now do what the signal asks for
             raise KeyboardInterrupt(f"told to stop after step {trainer.step}")

@@ -15,10 +15,9 @@ from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from minitransformer.files import local_folder, locked, read_tensors, replacing, write_tensors
+from minitransformer.files import File, local_folder, locked, read_tensors, write_tensors
 from minitransformer.models.pretrained import (
     HUB_FILES,
     check_as_configured,
@@ -41,33 +40,31 @@ __all__ = ["Resumable", "load_checkpoint", "save_checkpoint"]
 FORMAT = "minitransformer 2"
 
 
-def save_checkpoint(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> None:
-    """Write tensors and state to `path`, replacing what was there in a single step.
+def save_checkpoint(file: File, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write tensors and state to a path, replacing what was there in a single step.
 
-    Tensors do not share memory; JSON can hold the state.
+    The file may also be one that is open for writing bytes, such as an `io.BytesIO`. Tensors do not
+    share memory; JSON can hold the state.
 
     Raises:
-        FileNotFoundError: if the folder of `path` does not exist.
+        FileNotFoundError: if the folder of the path does not exist.
         OSError: if it cannot be written; what was there before stays.
 
     Example:
-        >>> import tempfile, torch
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_checkpoint(f"{folder}/a.safetensors", {"w": torch.ones(2)}, {"step": 3})
-        ...     tensors, state = load_checkpoint(f"{folder}/a.safetensors")
-        >>> tensors["w"], state["step"]
-        (tensor([1., 1.]), 3)
+        >>> import io, torch
+        >>> file = io.BytesIO()
+        >>> save_checkpoint(file, {"w": torch.ones(2)}, {"step": 3})
+        >>> _ = file.seek(0)
+        >>> load_checkpoint(file)
+        ({'w': tensor([1., 1.])}, {'step': 3})
     """
-    path = Path(path)
-    check_folder(path)
+    if isinstance(file, str | os.PathLike):
+        check_folder(Path(file))
     metadata = {"format": FORMAT, "state": json.dumps(state)}
     try:
-        with replacing(path) as unfinished:
-            write_tensors(unfinished, tensors, metadata)
+        write_tensors(file, tensors, metadata)
     except OSError as error:
-        raise OSError(f"{path} could not be written, and is as it was: {error}") from error
+        raise OSError(f"{file} could not be written, and is as it was: {error}") from error
 
 
 def check_folder(path: Path) -> None:
@@ -76,26 +73,25 @@ def check_folder(path: Path) -> None:
         raise FileNotFoundError(f"the folder of the checkpoint does not exist: {path.parent}")
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(file: File) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_checkpoint` wrote, onto the CPU.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is damaged, or not a checkpoint of this package.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
-    tensors, metadata = read_tensors(path)
+    if isinstance(file, str | os.PathLike) and not Path(file).is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {file}")
+    tensors, metadata = read_tensors(file)
     if metadata.get("format") != FORMAT:
         raise ValueError(
-            f"{path} is not a checkpoint of this package: "
+            f"{file} is not a checkpoint of this package: "
             f"its format is {metadata.get('format')!r}, expected {FORMAT!r}"
         )
     # Any other entry may be a checksum that is not recognised, because its name is damaged.
     if metadata.keys() != {"format", "state"}:
         raise ValueError(
-            f"{path} is damaged: it has {sorted(metadata)}, expected ['format', 'state']"
+            f"{file} is damaged: it has {sorted(metadata)}, expected ['format', 'state']"
         )
     return tensors, json.loads(metadata["state"])
 
@@ -157,13 +153,13 @@ class Resumable:
         """The fingerprint of the texts."""
         return fingerprint(self.texts)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint with all that is needed to use the model and to go on.
+    def save(self, file: File) -> None:
+        """Write a checkpoint, to a path or an open file, to use the model and to go on from.
 
         Errors are those of `save_checkpoint`, and a ValueError if model or tokenizers would come
         back as others.
         """
-        save_checkpoint(path, tensors_of(self), checked_state(self))
+        save_checkpoint(file, tensors_of(self), checked_state(self))
 
     def claim(self, path: str | os.PathLike[str]) -> None:
         """Keep other trainings from this checkpoint until `fit` is done; refuse a bad one now."""
@@ -176,23 +172,21 @@ class Resumable:
         checked_state(self)
 
     @classmethod
-    def resume(
-        cls, path: str | os.PathLike[str], texts: Any, device: torch.device | str = "cpu"
-    ) -> Self:
+    def resume(cls, file: File, texts: Any, device: torch.device | str = "cpu") -> Self:
         """Rebuild a trainer from its checkpoint, on `device`, ready to go on with `fit`.
 
         Raises:
             FileNotFoundError: if there is no checkpoint.
             ValueError: if it is damaged, no checkpoint of a trainer, or of other texts.
         """
-        tensors, state = load_checkpoint(path)
+        tensors, state = load_checkpoint(file)
         model, tokenizers = rebuild(tensors, state, device)
         make: Any = cls
         config = TrainingConfig(**state["training"])
         trainer: Any = make(model, texts, *tokenizers.values(), config)
         if state["data"] != trainer.data:
             raise ValueError(
-                f"{path} was trained on other texts: {state['data']}, not {trainer.data}"
+                f"{file} was trained on other texts: {state['data']}, not {trainer.data}"
             )
         for name, parameter in named_weights(model).items():
             prefix = f"optimizer.{name}."
@@ -212,10 +206,9 @@ def check_same_training(path: Path, history: Sequence[Mapping[str, Any]]) -> Non
     if not path.is_file() or not path.stat().st_size:
         return
     try:
-        with safe_open(path, "pt") as file:
-            theirs = json.loads((file.metadata() or {})["state"])["history"]
+        theirs = load_checkpoint(path)[1]["history"]
         written, ours = ([(row["step"], row["loss"]) for row in rows] for rows in (theirs, history))
-    except (KeyError, OSError, SafetensorError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise ValueError(
             f"{path} is no checkpoint of a trainer, and would be replaced: name another file, or "
             "delete it"
@@ -248,13 +241,13 @@ def rebuild(
     return model, tokenizers
 
 
-def load_model(
-    path: str | os.PathLike[str], device: torch.device | str
-) -> tuple[Any, dict[str, Tokenizer]]:
+def load_model(file: File, device: torch.device | str) -> tuple[Any, dict[str, Tokenizer]]:
     """The model and tokenizers of a checkpoint, or of a folder or Hub name of a model."""
-    if Path(path).is_file() or Path(path).suffix == ".safetensors":
-        tensors, state = load_checkpoint(path)
-        averaged = any(name.startswith("average.") for name in tensors)
-        return rebuild(tensors, state, device, "average." if averaged else "model.")
-    folder = local_folder(path, HUB_FILES)
-    return class_of(folder).of_folder(folder, device)
+    if isinstance(file, str | os.PathLike):
+        path = Path(file)
+        if not path.is_file() and path.suffix != ".safetensors":
+            folder = local_folder(file, HUB_FILES)
+            return class_of(folder).of_folder(folder, device)
+    tensors, state = load_checkpoint(file)
+    averaged = any(name.startswith("average.") for name in tensors)
+    return rebuild(tensors, state, device, "average." if averaged else "model.")

@@ -109,8 +109,7 @@ class LanguageModelTrainer(Trainer):
             the tokenizer does not fit the model; if a row is longer than `max_tokens_per_batch`.
 
     Example:
-        >>> from minitransformer.models.config import TransformerConfig
-        >>> from minitransformer.tokenization.tokenizer import CharacterTokenizer
+        >>> from minitransformer import CharacterTokenizer, TransformerConfig
         >>> letters = CharacterTokenizer.train(["abcabc"])
         >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
         >>> model, texts = DecoderOnlyTransformer(config), ["abcabc"] * 9

@@ -14,20 +14,10 @@ from torch.nn.modules import module as hooks_of_all
 from minitransformer.checks import check_loss, check_targets, known
 from minitransformer.layers.embeddings import OutputProjection
 from minitransformer.layers.packing import has_own_methods
-from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 
 __all__ = ["label_smoothing_loss", "linear_cross_entropy", "next_token_loss"]
 
 MAX_LOGITS = 2**22  # that are in memory at a time: 16 MB
-
-
-SCORED = {
-    kind.hidden: {
-        name: vars(kind)[name] for name in ("forward", "encode", "decode") if name in vars(kind)
-    }
-    for kind in (Transformer, DecoderOnlyTransformer)
-}
-"""By `hidden`: the functions of the same class that compute what is scored."""
 
 
 def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **options: Any) -> Tensor:
@@ -49,7 +39,7 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
             that is not padding lies outside the vocabulary, or all are padding.
 
     Example:
-        >>> from minitransformer.models.config import TransformerConfig
+        >>> from minitransformer import DecoderOnlyTransformer, TransformerConfig
         >>> config = TransformerConfig.decoder_only(9, d_model=8, num_heads=2, dropout=0.0)
         >>> model, ids = DecoderOnlyTransformer(config), torch.tensor([[5, 6, 7], [8, 2, 0]])
         >>> logits, targets = model(ids[:, :-1]), ids[:, 1:]
@@ -71,22 +61,20 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
 
 
 def scores_hidden(model: Any) -> bool:
-    """Whether `model(...)` is the output projection of `model.hidden(...)`, and nobody listens.
+    """Whether `model(...)` is the output projection of `model.hidden(...)`, and no hook listens.
 
-    It is not where a `forward` belongs to another class than `hidden` does.
+    It need not be where a class overrides what computes the scores, but not `hidden`.
     """
-    hidden, output = getattr(type(model), "hidden", None), getattr(model, "output_projection", None)
-    if hidden is None or type(output) is not OutputProjection:
+    computing = {"forward", "encode", "decode", "hidden"}
+    kind = next(kind for kind in type(model).__mro__ if computing & vars(kind).keys())
+    output = getattr(model, "output_projection", None)
+    if "hidden" not in vars(kind) or type(output) is not OutputProjection:
         return False
-    is_own = all(
-        getattr(type(model), name) is function for name, function in SCORED.get(hidden, {}).items()
-    )
-    changed = (has_hooks(x) or has_own_methods(x) for x in (model, output))
-    return is_own and not any(changed)
+    return not any(has_hooks(part) or has_own_methods(part) for part in (model, output))
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, or to all modules, and may change what they return."""
+    """Whether hooks of a module, or of all modules, may change what it returns."""
     return any(
         getattr(module, f"_{name}") or getattr(hooks_of_all, f"_global_{name}")
         for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -141,49 +129,46 @@ def label_smoothing_loss(
 class LinearCrossEntropy(torch.autograd.Function):
     """The forward and backward pass of `linear_cross_entropy`, a chunk of positions at a time.
 
-    The forward pass returns the loss and its gradients to `hidden`, `weight`, and `bias` if there
-    is one. A position counts once in the mean or not at all: `counts`, (n, 1), is ones and zeros.
+    The forward pass returns the loss and its gradients to `hidden`, (n, d), `weight`, (v, d), and
+    `bias`, (v,), if there is one. Each of the `targets`, (n, 1), counts.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        counts: Tensor,
-        smoothing: float,
+        hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
     ) -> tuple[Tensor, ...]:
-        v, wide = weight.size(0), counts.dtype
+        v = weight.size(0)
         chunk = max(1, MAX_LOGITS // v)
-        losses, grads_hidden = [], []
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        loss_sum = hidden.new_zeros((), dtype=wide)
+        grads_hidden: list[Tensor] = []
         totals: list[Tensor] = []
-        chunks = (x.split(chunk) for x in (hidden, targets, counts))
-        for h, target, count in zip(*chunks, strict=True):
-            logits = F.linear(h, weight, bias).to(wide)
-            loss = (smoothing - 1) * logits.gather(-1, target)
+        for h, target in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            logits = F.linear(h, weight, bias).to(wide)  # (chunk, v)
+            loss = (smoothing - 1) * logits.gather(-1, target)  # (chunk, 1)
             if smoothing:  # as in `label_smoothing_loss`
                 loss = loss - smoothing * logits.mean(dim=-1, keepdim=True)
             highest = logits.amax(dim=-1, keepdim=True)
             exps = logits.sub_(highest).exp_()
             sums = exps.sum(dim=-1, keepdim=True)
-            losses.append((count * (loss + highest + sums.log())).sum())
+            loss_sum = loss_sum + (loss + highest + sums.log()).sum()
             # What the loss of a position is to its logits: probabilities minus their targets.
-            grad = exps.mul_(count / sums).sub_(count * (smoothing / v))
-            grad = grad.scatter_add_(-1, target, count * (smoothing - 1))
-            grads_hidden.append(grad.to(h.dtype) @ weight)
+            grad = exps.mul_(1 / sums).sub_(smoothing / v)
+            grad = grad.scatter_add_(-1, target, torch.full_like(sums, smoothing - 1))  # (chunk, v)
+            grads_hidden.append(grad.to(h.dtype) @ weight)  # (chunk, d)
             # In float32 even where weights are not: a sum of rounded sums would be far off.
-            products = [(grad.T @ h.to(wide)).to(wide)]
+            products = [(grad.T @ h.to(wide)).to(wide)]  # (v, d)
             if bias is not None:
-                products.append(grad.sum(dim=0))
+                products.append(grad.sum(dim=0))  # (v,)
             for total, product in zip(totals, products, strict=False):
                 total.add_(product)
             totals = totals or products
-        n, inputs = counts.sum(), (hidden, weight, *([] if bias is None else [bias]))
+        inputs = (hidden, weight, *([] if bias is None else [bias]))
         grads = zip([torch.cat(grads_hidden), *totals], inputs, strict=True)
-        return sum(losses) / n, *((grad / n).to(x.dtype) for grad, x in grads)
+        n = len(targets)
+        return loss_sum / n, *((grad / n).to(x.dtype) for grad, x in grads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -192,11 +177,10 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *of_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        asked = any(x is not None for x in of_gradients)
-        if asked and not torch.compiler.is_compiling():  # which asks for all of them
+        if any(x is not None for x in of_gradients):
             raise RuntimeError("linear_cross_entropy can be differentiated only once")
         grads = [grad * each for each in ctx.saved_tensors]
-        return *grads, *[None] * (6 - len(grads))
+        return *grads, *[None] * (5 - len(grads))
 
 
 def linear_cross_entropy(
@@ -245,15 +229,13 @@ def linear_cross_entropy(
             "hidden and weight must have the same width, "
             f"got {hidden.size(-1)} and {weight.size(-1)}"
         )
-    real = (targets != pad_id).flatten()
-    hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    real = targets != pad_id
     all_count = known(real.all())
-    if all_count is None:  # a program that PyTorch traces can only let padding not count
-        hidden, targets = hidden.masked_fill(~real[:, None], 0.0), targets.where(real, 0)
-    elif not all_count:
-        hidden, targets, real = hidden[real], targets[real], real[real]
-    counts = real.to(torch.promote_types(hidden.dtype, torch.float32))
-    targets, counts = targets[:, None], counts[:, None]
-    return cast(
-        Tensor, LinearCrossEntropy.apply(hidden, weight, bias, targets, counts, smoothing)[0]
-    )
+    if all_count is None:  # what PyTorch traces or maps cannot leave out rows
+        logits = F.linear(hidden, weight, bias)  # (..., v)
+        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
+    if not all_count:
+        hidden, targets = hidden[real], targets[real]
+    hidden = hidden.reshape(-1, hidden.size(-1))  # (n, d)
+    targets = targets.reshape(-1, 1)  # (n, 1)
+    return cast(Tensor, LinearCrossEntropy.apply(hidden, weight, bias, targets, smoothing)[0])

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from minitransformer.layers.embeddings import OutputProjection, TokenEmbedding
 from minitransformer.layers.positional_encoding import LearnedPositionalEncoding
@@ -142,14 +141,16 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Change every parameter that has a gradient; returns the closure's loss, if any."""
         loss = None if closure is None else torch.enable_grad()(closure)()
+        others = [group for group in self.param_groups if group["method"] == "adam"]
+        if others:
+            adam = torch.optim.AdamW(others)
+            adam.state = self.state  # both keep it under their parameters
+            adam.step()
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if group["method"] == "adam":
-                self.step_adam(weights, group)
-                continue
             by_shape: dict[torch.Size, list[Tensor]] = {}
-            for matrix in weights:
-                by_shape.setdefault(matrix.shape, []).append(matrix)
+            for matrix in group["params"] if group["method"] == "muon" else ():
+                if matrix.grad is not None:
+                    by_shape.setdefault(matrix.shape, []).append(matrix)
             for matrices in by_shape.values():
                 self.step_matrices(matrices, group)
         return loss
@@ -168,25 +169,6 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         scale = 0.2 * group["lr"] * math.sqrt(max(ahead.shape[1:]))
         torch._foreach_add_(matrices, updates.unbind(), alpha=-scale)
-
-    def step_adam(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        """AdamW's step."""
-        for weight in weights:
-            if not self.state[weight]:
-                self.state[weight] |= {
-                    "step": torch.zeros((), device=weight.device if group["fused"] else "cpu"),
-                    "exp_avg": torch.zeros_like(weight),
-                    "exp_avg_sq": torch.zeros_like(weight),
-                }
-        states = [self.state[weight] for weight in weights]
-        means, squares, steps = (
-            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
-        )
-        gradients: list[Any] = [weight.grad for weight in weights]
-        beta1, beta2 = group["betas"]
-        settings = {key: group[key] for key in ("fused", "lr", "weight_decay", "eps")}
-        settings |= {"amsgrad": False, "maximize": False, "beta1": beta1, "beta2": beta2}
-        adamw(weights, gradients, means, squares, [], steps, **settings)
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

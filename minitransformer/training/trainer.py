@@ -30,7 +30,7 @@ from minitransformer.training.data import (
 )
 from minitransformer.training.loss import next_token_loss
 from minitransformer.training.optimizers import copy_with, move_average, new_optimizer
-from minitransformer.training.translator import TextModel
+from minitransformer.training.translator import TextModel, check_generates
 
 __all__ = ["Trainer"]
 
@@ -54,8 +54,7 @@ class Trainer(Resumable):
         ValueError: if there are no pairs, or a pair or a tokenizer does not fit the model.
 
     Example:
-        >>> from minitransformer.models.config import TransformerConfig
-        >>> from minitransformer.tokenization.words import WordTokenizer
+        >>> from minitransformer import TransformerConfig, WordTokenizer
         >>> pairs, words = [("one two", "two one")], WordTokenizer.train(["one two"])
         >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": words.vocab_size}
         >>> model = Transformer(TransformerConfig(**sizes, d_model=8, num_heads=2, d_ff=16))
@@ -87,6 +86,7 @@ class Trainer(Resumable):
         """What every trainer starts with, whatever its texts are."""
         if len(texts) == 0:
             raise ValueError("there must be at least 1 text to train on, got 0")
+        check_generates(model)
         check_tokenizers(model.config, tokenizers)
         self.model, self.texts = model, texts
         self.tokenizers, self.config = tokenizers, config

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from minitransformer.checks import check_at_least_1, texts_of
+from minitransformer.files import File
 from minitransformer.inference.generate import generate
 from minitransformer.inspection.record import evaluating
 from minitransformer.models.pretrained import check_tokenizers
@@ -46,8 +47,7 @@ class TextModel:
     sides: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: Any, **tokenizers: Tokenizer) -> None:
-        if not generates(model):
-            raise TypeError(f"model must generate text, got a {type(model).__name__}")
+        check_generates(model)
         check_tokenizers(model.config, tokenizers)
         self.model, self.tokenizers = model, tokenizers
 
@@ -58,9 +58,9 @@ class TextModel:
 
     @classmethod
     def of(cls, model: Any, tokenizers: Mapping[str, Tokenizer]) -> Self:
-        """A `Translator` or a `TextGenerator`, by the tokenizers; a ValueError if it is neither."""
+        """A `Translator` or a `TextGenerator`, by the tokenizers; an error if it is neither."""
         for kind in (cls, *cls.__subclasses__()):
-            if tokenizers and tokenizers.keys() == {*kind.sides} and generates(model):
+            if tokenizers and tokenizers.keys() == {*kind.sides}:
                 return kind(model, *(tokenizers[side] for side in kind.sides))
         raise ValueError(
             f"no {cls.__name__}: it is a {type(model).__name__} with tokenizers "
@@ -68,24 +68,24 @@ class TextModel:
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
+    def load(cls, file: File, device: torch.device | str = "cpu") -> Self:
         """Read a checkpoint, or a folder of a model with its tokenizers, for evaluation.
 
         Args:
-            path: what a trainer's `save` wrote (of its averaged weights, if there are any); or a
-                folder that `save` or `save_pretrained` wrote, or others published, here or on the
-                Hugging Face Hub.
+            file: a checkpoint that a trainer's `save` wrote, a path or an open file, of which the
+                averaged weights are read, if there are any; or a folder that `save` or
+                `save_pretrained` wrote, or others published, here or on the Hugging Face Hub.
             device: where to put the model.
 
         Raises:
             FileNotFoundError: if there is no checkpoint or folder, or a file of it is missing.
             ValueError: if it is damaged, or holds something else.
         """
-        model, tokenizers = load_model(path, device)
+        model, tokenizers = load_model(file, device)
         try:
             return cls.of(model.eval(), tokenizers)
-        except ValueError as error:
-            raise ValueError(f"{path} holds {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file} holds {error}") from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that `load` reads; see `Pretrained.save_pretrained`."""
@@ -111,9 +111,7 @@ class Translator(TextModel):
     """An encoder-decoder model with the two tokenizers that it was trained with.
 
     Example:
-        >>> from minitransformer.models.config import TransformerConfig
-        >>> from minitransformer.tokenization.tokenizer import CharacterTokenizer
-        >>> from minitransformer.tokenization.words import WordTokenizer
+        >>> from minitransformer import CharacterTokenizer, TransformerConfig, WordTokenizer
         >>> words, letters = WordTokenizer.train(["one two"]), CharacterTokenizer.train(["eins"])
         >>> sizes = {"src_vocab_size": words.vocab_size, "tgt_vocab_size": letters.vocab_size}
         >>> config = TransformerConfig(**sizes, d_model=8, num_heads=2)
@@ -168,9 +166,11 @@ class Translator(TextModel):
             TypeError: if a pair is not two texts.
             ValueError: if there are no pairs.
         """
-        sources, targets = zip(*some_pairs(pairs), strict=True)
-        found = self.translate(sources, **options)
-        return sum(map(str.__eq__, found, targets)) / len(targets)
+        pairs = as_pairs(pairs)
+        if not pairs:
+            raise ValueError("pairs must hold at least 1 pair, got 0")
+        found = self.translate([pair.src for pair in pairs], **options)
+        return sum(map(str.__eq__, found, [pair.tgt for pair in pairs])) / len(pairs)
 
     def held_out_loss(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> float:
         """The mean loss of a target token in nats: without label smoothing, without dropout.
@@ -181,36 +181,29 @@ class Translator(TextModel):
             TypeError: if a pair is not two texts.
             ValueError: if there are no pairs, or `batch_size` is below 1.
         """
-        (src, tgt), config, nats, count = self.tokenizers.values(), self.model.config, 0.0, 0
-        examples = encode_pairs(some_pairs(pairs), src, tgt, config)
+        config = self.model.config
+        src, tgt = self.tokenizers.values()
+        examples = encode_pairs(pairs, src, tgt, config)
+        nats = 0.0
         with evaluating(self.model):
             for batch in epoch_batches(examples, batch_size, seed=0, epoch=0):
                 parts = (part.to(self.device) for part in collate(batch, config.pad_id))
-                targets = num_targets(batch, config.pad_id)
-                nats += targets * next_token_loss(self.model, *parts).item()
-                count += targets
-        return nats / count
+                loss = next_token_loss(self.model, *parts).item()
+                nats += num_targets(batch, config.pad_id) * loss
+        return nats / num_targets(examples, config.pad_id)
 
 
-def generates(model: Any) -> bool:
-    """Whether a model generates text; one that only reads has no stacks to count."""
-    return hasattr(getattr(model, "config", None), "num_encoder_layers")
-
-
-def some_pairs(pairs: Iterable[tuple[str, str]]) -> list[Any]:
-    """Pairs of texts, at least one."""
-    found = as_pairs(pairs)
-    if not found:
-        raise ValueError("pairs must hold at least 1 pair, got 0")
-    return found
+def check_generates(model: Any) -> None:
+    """Raise an error unless a model generates text; one that only reads has no stacks to count."""
+    if not hasattr(getattr(model, "config", None), "num_encoder_layers"):
+        raise TypeError(f"model must generate text, got a {type(model).__name__}")
 
 
 class TextGenerator(TextModel):
     """A decoder-only model with the tokenizer that it was trained with.
 
     Example:
-        >>> from minitransformer.models.config import TransformerConfig
-        >>> from minitransformer.tokenization.tokenizer import CharacterTokenizer
+        >>> from minitransformer import CharacterTokenizer, TransformerConfig
         >>> letters = CharacterTokenizer.train(["abc"])
         >>> config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2)
         >>> model = DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
@@ -269,12 +262,14 @@ class TextGenerator(TextModel):
         stream = token_stream(texts, tokenizer)
         if stream[0] != tokenizer.first_id:  # for the first token is to be predicted too
             stream = F.pad(stream, (1, 0), value=tokenizer.first_id)
-        pad_id, stride, nats = self.model.config.pad_id, context_length // 2, 0.0
+        pad_id = self.model.config.pad_id
+        stride = context_length // 2
         missing = context_length + 1 - len(stream)  # below 0 where there are several windows
         stream = F.pad(stream, (0, missing if missing > 0 else missing % stride), value=pad_id)
         rows = stream.to(self.device).unfold(0, context_length + 1, stride)
         targets = rows[:, 1:].clone()
         targets[1:, : context_length - stride] = pad_id  # the window before has predicted these
+        nats = 0.0
         with evaluating(self.model):
             batches = zip(rows.split(batch_size), targets.split(batch_size), strict=True)
             for ids, expected in batches:

@@ -331,7 +331,7 @@ def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
     module = minitransformer.models.pretrained
     with monkeypatch.context() as patch:
         for place, name in (
-            (minitransformer.files, "save_file"),
+            (minitransformer.files, "save"),
             (module, "write_json"),
             (os, "fsync"),
             (os, "replace"),

@@ -122,7 +122,9 @@ copying_trainer(30).fit(callbacks=[slow, Checkpoint(sys.argv[1], every=1)], prog
 def test_killed_run_goes_on_to_the_same_end(tmp_path):
     path = tmp_path / "killed"
     child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(path)], cwd=Path(__file__).parent, start_new_session=True
+        [sys.executable, "-c", KILLED, str(path)],
+        cwd=Path(__file__).parent.parent,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not path.exists() and child.poll() is None and time.monotonic() < deadline:
