@@ -71,68 +71,35 @@ def requested(files, cache, monkeypatch):
         thread.join()
 
 
-# --- the real files
-
-
-@pytest.fixture
-def _real_files(monkeypatch):
+def test_the_real_files_hold_translations(monkeypatch):
     if not (SHARED / "multi30k" / "tok").is_dir():
         pytest.skip("the files of Multi30k are not in shared/data beside the repository")
     monkeypatch.setenv("MINITRANSFORMER_DATA", str(SHARED))
-
-
-@pytest.mark.usefixtures("_real_files")
-@pytest.mark.parametrize(("src", "tgt"), [("de", "en"), ("en", "fr")])
-def test_splits_have_their_sizes_and_no_empty_text(src, tgt):
-    splits = multi30k(src, tgt)
-    assert {name: len(pairs) for name, pairs in splits.items()} == SIZES
-    assert all(text.split() for pairs in splits.values() for pair in pairs for text in pair)
-
-
-@pytest.mark.usefixtures("_real_files")
-def test_first_and_last_pairs_are_the_published_ones():
     splits = multi30k()
+    assert {name: len(pairs) for name, pairs in splits.items()} == SIZES
     assert splits["train"][0] == TextPair(
         "zwei junge weiße männer sind im freien in der nähe vieler büsche .",
         "two young , white males are outside near many bushes .",
     )
-    assert splits["val"][2] == TextPair(
-        "ein junge mit kopfhörern sitzt auf den schultern einer frau .",
-        "a boy wearing headphones sits on a woman 's shoulders .",
-    )
-    assert splits["test_2016_flickr"][0].tgt == "a man in an orange hat starring at something ."
-
-
-@pytest.mark.usefixtures("_real_files")
-def test_both_sides_describe_the_same_picture():
-    pairs = multi30k()["train"]
+    assert splits["val"][2].tgt == "a boy wearing headphones sits on a woman 's shoulders ."
+    texts = [text for pairs in (*splits.values(), *multi30k("en", "fr").values()) for text in pairs]
+    assert all(text.split() and not re.search("&[a-z#0-9]+;", text) for p in texts for text in p)
     for german, english in (("hund", "dog"), ("roten", "red"), ("gitarre", "guitar")):
-        both = sum(german in p.src.split() and english in p.tgt.split() for p in pairs)
-        assert both > 0.7 * sum(german in p.src.split() for p in pairs)
+        said = [p.tgt.split() for p in splits["train"] if german in p.src.split()]
+        assert sum(english in words for words in said) > 0.7 * len(said)
 
 
-@pytest.mark.usefixtures("_real_files")
-def test_no_escape_of_the_tokeniser_is_left():
-    texts = [text for pairs in multi30k().values() for pair in pairs for text in pair]
-    assert not [text for text in texts if re.search("&[a-z#0-9]+;", text)]
-    assert any(" 's " in text for text in texts)
+# --- a local folder
 
 
-# --- what a text is
-
-
-def test_direction_is_chosen_by_language(files):
+def test_direction_is_chosen_and_only_line_ends_cut_lines(files, monkeypatch):
+    monkeypatch.setattr(pooch, "retrieve", None)  # nothing is downloaded
     one_way, back = multi30k("de", "en")["val"], multi30k("en", "de")["val"]
     assert one_way[0] == TextPair("zwei hunde .", "two dogs .")
     assert back == [TextPair(pair.tgt, pair.src) for pair in one_way]
     assert multi30k() == multi30k("de", "en")
-
-
-def test_only_line_ends_cut_lines_and_escapes_are_undone(files):
-    assert multi30k("de", "fr")["train"] == [
-        TextPair("zwei hunde .", "l 'un"),
-        TextPair("ein \u2028 hut", " "),
-    ]
+    lines = [TextPair("zwei hunde .", "l 'un"), TextPair("ein \u2028 hut", " ")]
+    assert multi30k("de", "fr")["train"] == lines
 
 
 @pytest.mark.parametrize(
@@ -148,32 +115,24 @@ def test_impossible_directions_are_refused(src, tgt, message):
         multi30k(src, tgt)
 
 
-# --- a local folder
+def assert_says(caught, *parts):
+    for part in parts:
+        assert str(part) in str(caught.value)
 
 
-def test_local_folder_lacking_a_file_is_named_with_the_address(files):
-    (files / "val.lc.norm.tok.en").unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        multi30k()
-    message = str(caught.value)
-    assert str(files / "val.lc.norm.tok.en") in message
-    assert f"{MODULE.ADDRESS}val.lc.norm.tok.en" in message
-    assert f"MINITRANSFORMER_DATA={files.parents[1]}" in message
-
-
-def test_damaged_local_file_is_refused_with_both_checksums(files):
+def test_missing_and_damaged_local_files_are_named_with_the_address(files):
     path = files / "train.lc.norm.tok.en"
     path.write_bytes(path.read_bytes().replace(b"two", b"few"))
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match="is damaged") as caught:
         multi30k()
-    for part in (str(path), found, MODULE.SHA256[path.name]):
-        assert part in str(caught.value)
-
-
-def test_local_folder_needs_no_download(files, monkeypatch):
-    monkeypatch.setattr(pooch, "retrieve", None)
-    assert len(multi30k()["train"]) == 2
+    assert_says(caught, path, found, MODULE.SHA256[path.name])
+    path.unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        multi30k()
+    assert_says(
+        caught, path, MODULE.ADDRESS + path.name, f"MINITRANSFORMER_DATA={files.parents[1]}"
+    )
 
 
 # --- download
@@ -183,16 +142,11 @@ def test_files_are_downloaded_once_and_only_those_needed(requested, cache):
     splits = multi30k("de", "en")
     assert splits["test_2016_flickr"][1] == TextPair("ein \u2028 hut", "a hat")
     names = sorted(name for name in MODULE.SHA256 if not name.endswith("fr"))
-    assert sorted(requested) == names
-    assert sorted(path.name for path in cache.iterdir()) == names
+    assert sorted(requested) == sorted(path.name for path in cache.iterdir()) == names
     assert multi30k("en", "de").keys() == splits.keys()
     assert len(requested) == 6
-
-
-def test_damaged_file_in_the_cache_is_downloaded_again(requested, cache):
-    first = multi30k()
     (cache / "val.lc.norm.tok.de").write_text("cut off")
-    assert multi30k() == first
+    assert multi30k() == splits
     assert requested[6:] == ["val.lc.norm.tok.de"]
 
 
@@ -216,14 +170,6 @@ def test_offline_error_says_what_to_do(cache, monkeypatch):
     monkeypatch.setattr(requests.Session, "request", refuse)
     with pytest.raises(ConnectionError) as caught:
         multi30k()
-    message = str(caught.value)
-    assert f"{MODULE.ADDRESS}train.lc.norm.tok.de" in message
-    for part in ("no route to host", "MINITRANSFORMER_DATA", "multi30k/tok"):
-        assert part in message
+    address = f"{MODULE.ADDRESS}train.lc.norm.tok.de"
+    assert_says(caught, address, "no route to host", "MINITRANSFORMER_DATA", "multi30k/tok")
     assert isinstance(caught.value.__cause__, requests.ConnectionError)
-
-
-def test_addresses_are_pinned():
-    assert re.search("/multi30k/dataset/[0-9a-f]{40}/data/task1/tok/$", MODULE.ADDRESS)
-    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in MODULE.SHA256.values())
-    assert len(set(MODULE.SHA256.values())) == 9

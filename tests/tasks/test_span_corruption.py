@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from itertools import groupby
+from itertools import groupby, product
 
 import pytest
 
@@ -16,10 +16,9 @@ def runs(spans):
     return [len(list(group)) for _, group in groupby(spans)]
 
 
-@pytest.mark.parametrize("length", [2, 3, 7, 20, 40, 512])
 @pytest.mark.parametrize(("rate", "mean_length"), [(0.15, 3), (0.5, 1), (0.5, 2.5), (0.9, 1)])
-def test_numbers_follow_from_the_length(length, rate, mean_length):
-    for seed in range(5):
+def test_numbers_follow_from_the_length(rate, mean_length):
+    for seed, length in product(range(5), [2, 3, 7, 20, 40, 512]):
         spans = draw_spans(length, random.Random(seed), rate=rate, mean_length=mean_length)
         assert len(spans) == length
         assert sum(spans) == min(max(round(rate * length), 1), length - 1)
@@ -45,23 +44,15 @@ def test_all_ways_are_alike():
     assert all(abs(count - 1000) < 120 for count in drawn.values())
 
 
-@pytest.mark.parametrize("length", [2, 5, 17, 60])
-def test_round_trip(length):
-    generator = random.Random(length)
-    for _ in range(20):
+def test_round_trip():
+    generator = random.Random(0)
+    for length in [2, 5, 17, 60] * 20:
         ids = [generator.randrange(70) for _ in range(length)]
         cut_out = [False, *(generator.random() < 0.4 for _ in ids[1:])]
         source, target = corrupt_spans(ids, cut_out, SENTINELS)
         assert restore_spans(source, target, SENTINELS) == ids
         found = Counter(token for token in source + target if token < 70)
         assert found == Counter(ids)  # each token is on one side, none on both
-
-
-def test_final_sentinel_only_where_the_text_goes_on():
-    ends_with_gap = corrupt_spans([5, 6, 7, 8], [False, True, False, True], SENTINELS)
-    assert ends_with_gap == ([5, 99, 7, 98], [99, 6, 98, 8])
-    goes_on = corrupt_spans([5, 6, 7, 8], [False, True, False, False], SENTINELS)
-    assert goes_on == ([5, 99, 7, 8], [99, 6, 98])
 
 
 def test_what_a_model_writes_is_put_in_place_as_far_as_it_goes():
