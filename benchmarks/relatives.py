@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from minitransformer.models import BART, GPT2, T5, BERTForMaskedLM, Llama, Marian, ViT
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "models"))
 from alike import EXACT, ROUNDED, ids_of, published, transformers
 from real_files import REAL_FILES, REFUSED

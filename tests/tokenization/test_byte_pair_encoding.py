@@ -3,7 +3,6 @@
 import json
 import random
 import string
-import time
 import unicodedata
 from collections import Counter
 from itertools import pairwise
@@ -19,7 +18,6 @@ from minitransformer import BPETokenizer, Tokenizer
 from minitransformer.tokenization.byte_pair_encoding import (
     BYTE_TOKENS,
     GPT2_PATTERN,
-    learn_merges,
     merge_pairs,
     spell,
 )
@@ -43,7 +41,6 @@ TEXTS = {
     "german": GERMAN,
     "overlapping": ["aaaa aaa aa", "aaaaa", "abababa bababab"],
     "ties": ["ab", "cd", "ba", "dc", "abc abc", "bca bca", "cab cab"],
-    "periodic": ["abaabaaabaaaab" * 3],
     "runs": ["a" * n for n in (1, 2, 3, 5, 9, 9, 17, 31)],
     "no pairs": ["a", "b", ""],
     "spaces and marks": ["a  b\t\tc\n\nd ...  !?!?", "__a_b__", "  ", "   \n   x"],
@@ -124,13 +121,14 @@ def naive_encode(text, tokenizer):
 
 
 @each_text
-@pytest.mark.parametrize("num_merges", [0, 1, 3, 40])
-def test_training_equals_counting_anew_at_each_step(texts, num_merges):
-    tokenizer = BPETokenizer.train(texts, BYTES_ONLY + num_merges)
-    assert tokenizer.merges == naive_merges(texts, num_merges)
-    assert tokenizer.tokens == (*SPECIAL, *BYTE_TOKENS, *(a + b for a, b in tokenizer.merges))
-    for text in [*texts, *GERMAN, "aaaaaaa abcabc zweiundzwanzigste"]:
-        assert tokenizer.encode(text) == naive_encode(text, tokenizer)
+def test_training_and_encoding_equal_the_definition(texts):
+    for num_merges in (0, 1, 3, 40):
+        tokenizer = BPETokenizer.train(texts, BYTES_ONLY + num_merges)
+        assert tokenizer.merges == naive_merges(texts, num_merges)
+        merged = (a + b for a, b in tokenizer.merges)
+        assert tokenizer.tokens == (*SPECIAL, *BYTE_TOKENS, *merged)
+        for text in [*texts, *GERMAN, "aaaaaaa abcabc zweiundzwanzigste"]:
+            assert tokenizer.encode(text) == naive_encode(text, tokenizer)
 
 
 @thorough
@@ -141,36 +139,19 @@ def test_training_equals_counting_anew_on_any_text(texts, num_merges):
     assert BPETokenizer.train(reversed(texts), BYTES_ONLY + num_merges).merges == merges
 
 
-def test_merges_of_five_words_by_hand():
+def test_merges_by_hand():
     # " z" occurs 4 times. Then "ig" leads with 3; "ag" and " zag" tie, and "a" is the smaller id.
     tokenizer = BPETokenizer.train(["zig zig zig zag zag"], BYTES_ONLY + 4)
     assert tokenizer.merges == [("Ġ", "z"), ("i", "g"), ("a", "g"), ("Ġz", "ig")]
     # ids follow the spelling, in which the space, Ġ, comes after all letters
     assert BPETokenizer.train([" a", "zz"], 262).merges == [("z", "z")]
-
-
-def test_training_stops_when_no_pair_is_left():
-    for vocab_size in (400, None):
+    for vocab_size in (400, None):  # no pair is left
         tokenizer = BPETokenizer.train(["aaaa"], vocab_size)
         assert tokenizer.merges == [("a", "a"), ("aa", "aa")]
-        assert tokenizer.vocab_size == 263
         assert tokenizer.labels(tokenizer.encode("aaaaaaa")) == ["aaaa", "aa", "a"]
 
 
 # --- the two loops by themselves
-
-
-def test_prefix_is_lost_where_tokens_are_joined():
-    words = {"\x00\x01\x02": 2, "\x01\x02": 1}
-    tokens, merges = learn_merges(words, ["a", "##b", "##c"], 5, prefix="##")
-    assert tokens == ["a", "##b", "##c", "##bc", "abc"]
-    assert merges == [("##b", "##c"), ("a", "##bc")]
-
-
-def test_more_tokens_than_there_are_characters_in_latin():
-    words = {chr(index) + chr(index + 1): index for index in range(0, 400, 2)}
-    tokens, _ = learn_merges(words, [f"<{index}>" for index in range(400)], 500)
-    assert tokens[400:402] == ["<398><399>", "<396><397>"]
 
 
 @thorough
@@ -199,13 +180,6 @@ def test_tokenizers_learns_the_same(texts, pattern):
         ours = BPETokenizer.train(texts, vocab_size, pattern=pattern)
         theirs = hugging_face_bpe(texts, vocab_size, pattern)
         assert ours.to_dict() == json.loads(theirs.to_str())
-
-
-@thorough
-@given(st.lists(st.text("ab \n", max_size=40), max_size=6), st.integers(261, 300))
-def test_tokenizers_learns_the_same_from_any_text(texts, vocab_size):
-    theirs = hugging_face_bpe(texts, vocab_size)
-    assert BPETokenizer.train(texts, vocab_size).to_dict() == json.loads(theirs.to_str())
 
 
 @pytest.mark.parametrize("letters", ["ACGT", "a", string.ascii_letters + string.digits])
@@ -245,13 +219,7 @@ def test_tokenizers_encodes_and_decodes_any_text_the_same(text):
 # --- pieces
 
 
-def test_bytes_are_spelled_as_in_tokenizers():
-    assert sorted(pre_tokenizers.ByteLevel.alphabet()) == list(BYTE_TOKENS)
-    pieces = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("aß ☃\n")
-    assert spell("aß ☃\n") == "".join(piece for piece, _ in pieces)
-
-
-@pytest.mark.parametrize("context", ["a{}b", "1{}2", " {} ", "{}{}", "  {}x", "'{}s", "_{}!"])
+@pytest.mark.parametrize("context", ["a{}b", "1{}2", "  {}x", "'{}{}s!"])
 def test_tokenizers_cuts_the_same_pieces(context):
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for character in [*map(chr, range(0x3100)), *map(chr, range(0xFE00, 0x10000))]:
@@ -265,21 +233,6 @@ def is_settled(character):
     """Whether the character has been in Unicode for so long that both sides know it."""
     old = unicodedata.ucd_3_2_0.category(character)
     return old == unicodedata.category(character) and old not in ("Cn", "Cs", "Co")
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("zwei_12  !?", ["zwei", "_", "12", " ", " !?"]),
-        (" d'accord, it's\n", [" d", "'", "accord", ",", " it", "'s", "\n"]),
-        ("a\n\n  b  ", ["a", "\n\n ", " b", "  "]),
-        ("x²y 3½ Ⅷ三", ["x", "²", "y", " 3½", " Ⅷ", "三"]),
-        ("e\u0301\x1c", ["e", "\u0301\x1c"]),
-        ("", []),
-    ],
-)
-def test_pieces(text, pieces):
-    assert bytes_only.split(text) == pieces
 
 
 def test_what_a_pattern_leaves_out_is_a_piece():
@@ -332,22 +285,12 @@ def test_every_text_comes_back(text):
     assert "".join(tokenizer_of_german.split(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "\x00", "\ud800", "\udc80\ud83d", "😀", "e\u0301", *SPECIAL])
-def test_odd_text_comes_back(text):
-    for tokenizer in (tokenizer_of_german, bytes_only, BPETokenizer.train([text] * 9, 300)):
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == text
-        assert not set(ids) & set(range(5))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("line", "size"), [("a", 2 * 10**5), (" ", 10**5), ("½", 10**5)])
-def test_long_line_is_encoded_in_reasonable_time(line, size):
-    text = line * size
-    tokenizer = BPETokenizer.train([*GERMAN, "aaaaaaaa -------"], 300)
-    started = time.perf_counter()
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert time.perf_counter() - started < 60  # a few seconds; with a quadratic loop, days
+def test_odd_text_comes_back_and_holds_no_special_token():
+    for text in ("", "\x00", "\ud800", "\udc80\ud83d", "😀", "e\u0301", *SPECIAL):
+        for tokenizer in (tokenizer_of_german, bytes_only, BPETokenizer.train([text] * 9, 300)):
+            ids = tokenizer.encode(text)
+            assert tokenizer.decode(ids) == text
+            assert not set(ids) & set(range(5))
 
 
 def test_half_a_character_shows_as_a_mark():
@@ -374,11 +317,3 @@ def test_missing_bytes_are_refused():
         BPETokenizer([token for token in BYTE_TOKENS if token != spell("\n")], [])
     with pytest.raises(ValueError, match="all 256 bytes must be tokens, 254 are missing: 0 to 255"):
         BPETokenizer(["a", "b"], [])
-
-
-def test_two_merges_may_give_the_same_token():
-    tokens = [*BYTE_TOKENS, "aa", "aaa"]
-    tokenizer = BPETokenizer(tokens, [("a", "a"), ("aa", "a"), ("a", "aa")])
-    theirs = HuggingFaceTokenizer.from_str(json.dumps(tokenizer.to_dict()))
-    for length in range(1, 40):
-        assert tokenizer.encode("a" * length) == theirs.encode("a" * length).ids

@@ -47,7 +47,7 @@ def mixed_texts(count, specials=("<mask>", "[MASK]", "</s>")):
         yield "".join(part[: generator.randrange(1, 40)] for part in parts)
 
 
-TEXTS = [*ODD, *OTHER_WORDS, *mixed_texts(150)]
+TEXTS = [*ODD, *OTHER_WORDS, *mixed_texts(100)]
 
 
 def ids_of(tokenizer):
@@ -83,14 +83,14 @@ def test_ids_and_texts_are_those_of_the_library(kind):
         ids = ours.encode(text, parse_special=False)
         assert hidden.isdisjoint(ids)
         theirs.encode_special_tokens = True
-        if not (kind.startswith("t5") and ours.special_pattern.search(text)):  # it finds them
+        if not (kind == "t5" and ours.special_pattern.search(text)):  # it finds them
             assert ids == theirs.encode(text, add_special_tokens=False).ids
     for first, second in [("two hundred", "a  dog."), ("", "b"), ("a\n", ""), ("", "")]:
         found = theirs.encode(first, second)
         assert ours.encode_pair(first, second) == (found.ids, found.type_ids)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "smollm2", "llama2"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama3", "llama2"])
 def test_every_text_comes_back(kind):
     ours = PublishedTokenizer.from_dict(trained(kind)[1])
     for text in {*TEXTS} - {"<0x0A>"}:  # which is a token of llama2
@@ -108,13 +108,6 @@ def test_what_transformers_saves_is_read_and_what_is_saved_it_reads(tmp_path):
         PublishedTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "new" / kind)
         for file in tmp_path.glob("*.*"):
             assert (tmp_path / "new" / kind / file.name).read_bytes() == file.read_bytes()
-
-
-def test_the_pre_tokenizer_of_the_librarys_first_example():
-    model = {"type": "WordLevel", "vocab": {"[UNK]": 0, "two": 1, "-": 2}, "unk_token": "[UNK]"}
-    ours = PublishedTokenizer.from_dict({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    assert ours.encode("two-two x") == [1, 2, 1, 0]
-    assert ours.unk_id == 0
 
 
 def test_our_own_tokenizers_are_read_as_well():
@@ -145,7 +138,6 @@ SAID = {
         ("bert", {}, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}),
         ("llama2", {}, {"unk": 0, "bos": 1, "eos": 2}),
         ("llama2", SAID, {"bos": 1, "eos": 2, "unk": 0}),
-        ("llama3", {}, {"bos": 800, "eos": 801}),
         ("t5", {}, {"pad": 0, "eos": 1, "unk": 2}),
         ("qwen2", {"tokenizer_config_json": {"eos_token": "<|im_end|>"}}, {"eos": 802}),
     ],
@@ -168,25 +160,24 @@ def test_a_prompt_with_special_tokens_says_whether_they_are_meant():
     assert ours.encode("<think>a")[0] == ours.ids["<think>"]  # added, and not special
 
 
-CONTRADICTIONS = {
-    "lower case": ("bert cased", "Bert", {"do_lower_case": True}),
-    "upper case": ("bert", "Bert", {"do_lower_case": False}),
-    "accents kept": ("bert", "DistilBert", {"do_lower_case": True, "strip_accents": False}),
-    "Chinese": ("bert", "Bert", {"do_lower_case": True, "tokenize_chinese_chars": False}),
-    "space": ("gpt2", "GPT2", {"add_prefix_space": True}),
-    "no space": ("roberta with a space before", "Roberta", {"add_prefix_space": False}),
-    "another class": ("bert", "PreTrained", {"do_lower_case": False}),
-}
-
-
-@pytest.mark.parametrize(("kind", "name", "settings"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [
+        ("bert", "BertTokenizer", {"do_lower_case": False}),
+        ("bert", "DistilBertTokenizer", {"do_lower_case": True, "strip_accents": False}),
+        ("bert", "BertTokenizer", {"tokenize_chinese_chars": False}),
+        ("gpt2", "GPT2Tokenizer", {"add_prefix_space": True}),
+        ("bert", "PreTrainedTokenizerFast", {"do_lower_case": False}),
+    ],
+)
 def test_settings_have_the_last_word_where_their_class_reads_them(kind, name, settings, tmp_path):
-    state = trained(kind)[1]
-    is_fast = "Fast" if name == "PreTrained" else ""
-    settings = {"tokenizer_class": f"{name}Tokenizer{is_fast}"} | settings
-    write(tmp_path, tokenizer_json=state, tokenizer_config_json=settings)
+    settings = {"tokenizer_class": name, "do_lower_case": True} | settings
+    write(tmp_path, tokenizer_json=trained(kind)[1], tokenizer_config_json=settings)
     ours = PublishedTokenizer.from_pretrained(tmp_path)
     assert_same(ours, transformers.AutoTokenizer.from_pretrained(tmp_path))
+
+
+# --- SentencePiece
 
 
 @pytest.mark.parametrize("make", [t5_folder, llama_folder])
@@ -206,15 +197,22 @@ def test_ids_are_those_of_the_library_sentencepiece(make, tmp_path):
     assert "".join(ours.labels(ours.encode("two days"))) == " two days"
 
 
-def test_t5_has_sentinels(tmp_path):
-    ours = PublishedTokenizer.from_pretrained(t5_folder(tmp_path))
+def test_t5_has_sentinels_and_what_was_added_later(tmp_path):
+    t5_folder(tmp_path)
+    decoder = {"800": {"__type": "AddedToken", "content": "<a>", "special": False}}
+    decoder["801"] = {"content": "<b>", "special": True}
+    write(tmp_path, tokenizer_config_json={"added_tokens_decoder": decoder})
+    ours = PublishedTokenizer.from_pretrained(tmp_path)
     assert ids_of(ours) == {"pad": 0, "eos": 1, "unk": 2}
-    assert (ours.vocab_size, ours.ids["<extra_id_0>"]) == (800, 799)
+    assert (ours.vocab_size, ours.ids["<extra_id_0>"]) == (802, 799)
     fast = trained("t5")[0]
     fast.encode_special_tokens = False
     for text in ("two <extra_id_0> hundred <extra_id_1>", "a</s>"):
         found = ours.encode(text, parse_special=True, add_special_tokens=True)
         assert found == fast.encode(text).ids
+    plain = ours.encode("<b>", parse_special=False)
+    assert ours.encode("<a><b>", parse_special=True) == [800, 801] != plain
+    assert {"<a>", "<b>"} & {*ours.special_tokens} == {"<b>"}
 
 
 def test_marian(tmp_path):
@@ -234,28 +232,12 @@ def test_marian(tmp_path):
     assert ids_of(source) == {"pad": theirs.pad_token_id, "eos": 0, "unk": 1}
 
 
-def test_tokens_added_to_a_vocabulary(tmp_path):
-    t5_folder(tmp_path)
-    decoder = {"800": {"__type": "AddedToken", "content": "<a>", "special": False}}
-    decoder["801"] = {"content": "<b>", "special": True}
-    write(tmp_path, tokenizer_config_json={"added_tokens_decoder": decoder})
-    ours = PublishedTokenizer.from_pretrained(tmp_path)
-    plain = ours.encode("<b>", parse_special=False)
-    assert ours.encode("<a><b>", parse_special=True) == [800, 801] != plain
-    assert {"<a>", "<b>"} & {*ours.special_tokens} == {"<b>"}
-    write(tmp_path, added_tokens_json={"<c>": 802})
-    with pytest.raises(
-        ValueError, match=r"added_tokens.json adds tokens to spiece.model; .* makes"
-    ):
-        PublishedTokenizer.from_pretrained(tmp_path)
-
-
 # --- it travels
 
 
 def every_tokenizer(folder):
     """One of each kind, our own included."""
-    yield from (PublishedTokenizer.from_dict(trained(kind)[1]) for kind in KINDS)
+    yield from (PublishedTokenizer.from_dict(trained(kind)[1]) for kind in ("gpt2", "t5"))
     for make in (t5_folder, llama_folder, marian_folder):
         yield PublishedTokenizer.from_pretrained(make(folder / make.__name__))
     yield PublishedTokenizer.from_pretrained(folder / "marian_folder", side="target")
@@ -295,10 +277,9 @@ def test_it_is_a_tokenizer():
     assert ours.vocab_size == len(ours.tokens) == 800
     with pytest.raises(ValueError, match="id 800 lies outside the vocabulary of 800 tokens"):
         ours.decode([800])
-    with pytest.raises(TypeError, match="ids must be of type Iterable, got int"):
-        ours.decode(5)
-    with pytest.raises(TypeError, match="text must be of type str, got bytes"):
-        ours.encode(b"a")
+    for call in (ours.decode, ours.encode):
+        with pytest.raises(TypeError, match=r"must be of type \w+, got int"):
+            call(5)
     with pytest.raises(ValueError, match=r"the lone surrogate '\\ud800', which is no text"):
         ours.encode("a\ud800")
     with pytest.raises(TypeError, match="it cannot be trained"):
@@ -315,8 +296,6 @@ MODEL = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
     ("state", "message"),
     [
         ({"model": None}, "damaged or no tokenizer's"),
-        ({"normalizer": {"type": "Nope"}}, "damaged or no tokenizer's: "),
-        ({"version": "2.0"}, "damaged or no tokenizer's: "),
         (
             {"model": MODEL | {"vocab": {"a": 0, "b": 2}}},
             "the vocabulary must give each of its n tokens one of the",
@@ -346,9 +325,10 @@ def test_a_state_that_is_none_is_refused(state, message):
         ({"spiece_model": b"damaged"}, "damaged or no tokenizer's"),
         ({"tokenizer_json": b"{"}, "tokenizer.json is damaged or no JSON file"),
         ({"tokenizer_json": b"[]"}, "tokenizer.json holds a list, expected an object"),
+        ({"vocab_txt": "[UNK]\na"}, "no tokenizer: .* makes a tokenizer.json of"),
         (
-            {"vocab_txt": "[UNK]\na"},
-            "no tokenizer: .* makes a tokenizer.json of",
+            {"spiece_model": b"", "added_tokens_json": {"<c>": 802}},
+            "added_tokens.json adds tokens to spiece.model; .* makes a tokenizer.json",
         ),
     ],
 )

@@ -37,17 +37,14 @@ def changed(kind, *path, value):
     ("kind", "path", "value", "message"),
     [
         ("word", "normalizer", {"type": "NFC"}, "normalizer is {'type': 'NFC'}, expected None"),
-        ("word", "version", "2.0", "version is '2.0', expected '1.0'"),
         ("word", "model unk_token", "[?]", r"model.unk_token is '\[\?\]', expected '<unk>'"),
         ("word", "decoder", None, "decoder is None, expected {'type': 'Sequence'"),
         ("word", "added_tokens", [], r"added_tokens is \[\], expected \[{'id': 0"),
         ("word", "model merges", [["a", "b"]], r"model.merges is \[\['a', 'b'\]\], expected None"),
         ("word", "model vocab <pad>", 6, "model.vocab must give each of its n tokens"),
         ("bpe", "model dropout", 0.1, "model.dropout is 0.1, expected None"),
-        ("bpe", "model new", 1, "model.new is 1, expected None"),
         ("bpe", "pre_tokenizer add_prefix_space", True, "prefix_space is True, expected False"),
         ("bpe", "model vocab", None, "model.vocab must give each of its n tokens"),
-        ("bpe", "model vocab a", 999, "model.vocab must give each of its n tokens"),
         ("bpe", "model vocab a", 0, "model.vocab must give each of its n tokens"),
         ("bpe", "model merges", [["e", "☃"]], "merge 'e' [+] '☃': '☃' is no token"),
         ("bpe", "model type", "Unigram", "model.type is 'Unigram', expected (WordL|BPE|, | or )"),
@@ -60,6 +57,10 @@ def test_what_is_not_done_here_is_named(kind, path, value, message):
 
 
 def test_file_of_another_kind_is_refused():
+    state = changed("word", "model", "vocab", "<pad>", value=5)
+    state["model"]["vocab"]["ein"] = 0
+    with pytest.raises(ValueError, match=r"added_tokens\[0\].id is 0, expected 1"):
+        Tokenizer.from_dict(state)
     with pytest.raises(ValueError, match=r"model.type is 'BPE', expected WordLevel"):
         WordTokenizer.from_dict(TOKENIZERS["bpe"].to_dict())
     with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex is "):
@@ -70,13 +71,6 @@ def test_file_of_another_kind_is_refused():
 
     with pytest.raises(TypeError, match="only tokenizers of these kinds have a file: Character"):
         Mine(["a"]).to_dict()
-
-
-def test_special_tokens_must_have_their_ids():
-    state = changed("word", "model", "vocab", "<pad>", value=5)
-    state["model"]["vocab"]["ein"] = 0
-    with pytest.raises(ValueError, match=r"added_tokens\[0\].id is 0, expected 1"):
-        Tokenizer.from_dict(state)
 
 
 def test_entries_left_out_count_as_null():
@@ -96,28 +90,24 @@ def test_differences_are_found_at_any_depth():
     assert len(str(error.value)) < 200
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_a_post_processor_that_adds_nothing_is_as_good_as_none(kind):
-    state = changed(kind, "post_processor", value=copy.deepcopy(NOTHING_ADDED))
-    assert Tokenizer.from_dict(state).to_dict() == TOKENIZERS[kind].to_dict()
+def test_a_post_processor_that_adds_nothing_is_as_good_as_none():
+    state = changed("word", "post_processor", value=copy.deepcopy(NOTHING_ADDED))
+    assert Tokenizer.from_dict(state).to_dict() == TOKENIZERS["word"].to_dict()
     state["post_processor"]["single"].append({"SpecialToken": {"id": "<eos>", "type_id": 0}})
     with pytest.raises(ValueError, match=r"post_processor is {'type': 'TemplateProcessing'"):
         Tokenizer.from_dict(state)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@pytest.mark.parametrize("named", [True, False])
-def test_what_transformers_saved_again_loads_back(kind, named, tmp_path):
+def test_what_transformers_saved_again_loads_back(kind, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tokenizer = TOKENIZERS[kind]
     tokenizer.save(tmp_path / "tokenizer.json")
-    names = ("pad", "bos", "eos", "unk", "mask") if named else ()
-    theirs = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tmp_path / "tokenizer.json"),
-        **{f"{name}_token": f"<{name}>" for name in names},
-    )
+    names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk", "mask")}
+    file = str(tmp_path / "tokenizer.json")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=file, **names)
     theirs.save_pretrained(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again" / "tokenizer.json")
     assert type(again) is type(tokenizer)
@@ -137,13 +127,13 @@ def test_missing_file_and_folder_are_named(tmp_path):
         TOKENIZERS["word"].save(tmp_path / "nowhere" / "tokenizer.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"PK\x03\x04", b"[1, 2]"])
-def test_damaged_file_is_named(tmp_path, content):
+def test_damaged_file_is_named(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_bytes(content)
     message = r"tokenizer.json (is damaged or no JSON file: |holds a list, expected an object)"
-    with pytest.raises(ValueError, match=message):
-        Tokenizer.load(path)
+    for content in (b"", b"{", b"\xff\xfe", b"[1, 2]"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            Tokenizer.load(path)
 
 
 def test_file_is_written_whole_or_not_at_all(tmp_path):

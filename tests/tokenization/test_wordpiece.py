@@ -2,8 +2,6 @@
 
 import json
 import random
-from collections import Counter
-from itertools import pairwise
 
 import pytest
 from helpers import real_texts
@@ -13,7 +11,6 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import trainers
 
 from minitransformer import WordPieceTokenizer
-from minitransformer.tokenization.words import split_words
 
 GERMAN = ["zweiundvierzig zweiundzwanzig", "einundzwanzig zwanzig vierzig dreißig"]
 tokenizer_of_german = WordPieceTokenizer.train(GERMAN, 60)
@@ -38,34 +35,6 @@ def test_longest_word_has_100_characters():
     tokenizer = WordPieceTokenizer(["a", "##a"])
     assert tokenizer.encode("a" * 100) == [5] + [6] * 99
     assert tokenizer.encode("aa " + "a" * 101) == [5, 6, 3]
-
-
-def naive_tokens(texts, vocab_size):
-    """Count every pair anew at every step."""
-    words = [[word[0], *(f"##{c}" for c in word[1:])] for t in texts for word in split_words(t)]
-    tokens = sorted({part.removeprefix("##") for word in words for part in word})
-    tokens += sorted({part for word in words for part in word[1:]})
-    while len(tokens) < vocab_size - 5:
-        counts = Counter(pair for word in words for pair in pairwise(word))
-        if not counts:
-            break
-        a, b = min(counts, key=lambda p: (-counts[p], tokens.index(p[0]), tokens.index(p[1])))
-        tokens.append(a + b.removeprefix("##"))
-        for word in words:
-            at = 0
-            while at < len(word) - 1:
-                if (word[at], word[at + 1]) == (a, b):
-                    word[at : at + 2] = [tokens[-1]]
-                at += 1
-    return tokens
-
-
-@thorough
-@given(st.lists(st.text("abz -", max_size=20), max_size=4), st.integers(13, 40))
-def test_training_equals_counting_anew(texts, vocab_size):
-    tokens = WordPieceTokenizer.train(texts, vocab_size).tokens[5:]
-    assert list(tokens) == naive_tokens(texts, vocab_size)
-    assert WordPieceTokenizer.train(texts[::-1], vocab_size).tokens[5:] == tokens
 
 
 @thorough

@@ -25,7 +25,6 @@ LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2_PATTERN = LLAMA3_PATTERN.replace("{1,3}", "")
 OTHER_WORDS = [
     "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
     "Voix ambiguë d'un cœur qui, au zéphyr, préfère les jattes de kiwis.",
@@ -46,20 +45,13 @@ def special(*contents, **flags):
     return [AddedToken(content, special=True, normalized=False, **flags) for content in contents]
 
 
-def byte_level_bpe(pre_tokenizer, specials, vocab_size=800, normalizer=None, **options):
+def byte_level_bpe(pre_tokenizer, specials):
     """Byte-level BPE with these settings."""
-    tokenizer = Tokenizer(models.BPE(**options))
-    if normalizer:
-        tokenizer.normalizer = normalizer
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre.ByteLevel.alphabet()
-    learn = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=specials,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
+    settings = {"initial_alphabet": pre.ByteLevel.alphabet(), "show_progress": False}
+    learn = trainers.BpeTrainer(vocab_size=800, special_tokens=specials, **settings)
     tokenizer.train_from_iterator(texts(), learn)
     return tokenizer
 
@@ -71,11 +63,11 @@ def gpt2():
     return tokenizer
 
 
-def roberta(add_prefix_space=False):
+def roberta():
     specials = [*special("<s>", "<pad>", "</s>", "<unk>"), *special("<mask>", lstrip=True)]
-    tokenizer = byte_level_bpe(pre.ByteLevel(add_prefix_space=add_prefix_space), specials)
+    tokenizer = byte_level_bpe(pre.ByteLevel(add_prefix_space=False), specials)
     tokenizer.post_processor = post.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )
     return tokenizer
 
@@ -103,25 +95,18 @@ def llama3():
 
 
 def qwen2():
-    cut = pre.Split(Regex(QWEN2_PATTERN), "isolated")
+    cut = pre.Split(Regex(LLAMA3_PATTERN.replace("{1,3}", "")), "isolated")
     byte_level = pre.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    tokenizer = byte_level_bpe(
-        pre.Sequence([cut, byte_level]), [], normalizer=normalizers.NFC(), unk_token=None
-    )
+    tokenizer = byte_level_bpe(pre.Sequence([cut, byte_level]), [])
+    tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
     tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("<think>")])
     tokenizer.post_processor = post.ByteLevel(trim_offsets=False)
     return tokenizer
 
 
-def smollm2():
-    cut = pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)])
-    specials = special("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>")
-    return byte_level_bpe(cut, specials)
-
-
-def llama2(metaspace=False):
-    """BPE of characters with a way out in bytes; spaces are made visible in one of two ways."""
+def llama2():
+    """BPE of characters with a way out in bytes."""
     learner = Tokenizer(models.BPE(unk_token="<unk>"))
     learner.pre_tokenizer = pre.Metaspace()
     specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -135,22 +120,17 @@ def llama2(metaspace=False):
     tokenizer = Tokenizer.from_str(json.dumps(state))
     joined = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*joined, decoders.Strip(" ", 1, 0)])
-    if metaspace:
-        tokenizer.pre_tokenizer = pre.Metaspace(prepend_scheme="first", split=False)
-    else:
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-        tokenizer.pre_tokenizer = None
+    visible = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(visible)
     tokenizer.post_processor = post.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
     )
     return tokenizer
 
 
-def bert(lowercase=True):
+def bert():
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre.BertPreTokenizer()
     learn = trainers.WordPieceTrainer(
         vocab_size=1200,
@@ -184,20 +164,15 @@ def sentence_piece(vocab_size=700, **options):
         return Path(folder, "spiece.model").read_bytes()
 
 
-def t5(replaces=False):
+def t5():
     """Unigram with the map of characters that its SentencePiece model has."""
     content = model_proto.FromString(sentence_piece())
     vocab = [(piece.piece, piece.score) for piece in content.pieces]
     vocab += [(f"<extra_id_{number}>", 0.0) for number in reversed(range(100))]
     tokenizer = Tokenizer(models.Unigram(vocab, 2, False))
     normalizer = normalizers.Precompiled(content.normalizer_spec.precompiled_charsmap)
-    if replaces:
-        more = [normalizers.Strip(left=False), normalizers.Replace(Regex(" {2,}"), "▁")]
-        tokenizer.normalizer = normalizers.Sequence([normalizer, *more])
-        tokenizer.pre_tokenizer = pre.Metaspace(prepend_scheme="always", split=True)
-    else:
-        tokenizer.normalizer = normalizer
-        tokenizer.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace()])
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(special("<pad>", "</s>", "<unk>"))
     tokenizer.add_special_tokens(special(*(f"<extra_id_{n}>" for n in reversed(range(100)))))
@@ -207,20 +182,7 @@ def t5(replaces=False):
     return tokenizer
 
 
-KINDS = {
-    "gpt2": gpt2,
-    "roberta": roberta,
-    "roberta with a space before": lambda: roberta(add_prefix_space=True),
-    "llama3": llama3,
-    "qwen2": qwen2,
-    "smollm2": smollm2,
-    "llama2": llama2,
-    "llama2 with metaspace": lambda: llama2(metaspace=True),
-    "bert": bert,
-    "bert cased": lambda: bert(lowercase=False),
-    "t5": t5,
-    "t5 with replacements": lambda: t5(replaces=True),
-}
+KINDS = {kind.__name__: kind for kind in (gpt2, roberta, llama3, qwen2, llama2, bert, t5)}
 
 
 @cache
