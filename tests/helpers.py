@@ -26,6 +26,8 @@ from minitransformer.tasks.recipes import LONGER, Job, words
 
 SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]]).to(torch.get_default_device())
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12], [1, 7, 25]]).to(torch.get_default_device())
+PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
+PROMPTS = PROMPTS.to(torch.get_default_device())
 TEXTS = ("a", "b c", "c a b", "d b", "b a d c", "c", "a d", "d c a", "c b a d", "d")
 PAIRS = [TextPair(text, text[::-1]) for text in TEXTS]
 MODELS = {
@@ -46,6 +48,8 @@ MODELS = {
 }
 """Changes to `small_config`: every law of the model holds for each of these."""
 each_model = pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+each_kind = pytest.mark.parametrize("kind", ["pairs", "texts"])
+"""A `Transformer` on sources, or a `DecoderOnlyTransformer` on prompts: see `model_and_ids`."""
 NEEDED = {"ctranslate2": ["ctranslate2"], "onnx": ["onnx", "onnxruntime", "onnxscript"]}
 """The libraries that tests of these exports need."""
 LAYER = {"d_model": 12, "num_heads": 3, "d_ff": 20, "dropout": 0.0}
@@ -96,6 +100,13 @@ def decoder_only_model(**changes):
     options = LAYER | {"num_layers": 2, "max_len": 16} | changes
     config = TransformerConfig.decoder_only(31, **options)
     return shaken(DecoderOnlyTransformer(config, torch.Generator().manual_seed(0)))
+
+
+def model_and_ids(kind, **changes):
+    """A small model in evaluation, and what it is given to decode from."""
+    if kind == "pairs":
+        return small_model(**changes).eval(), SRC_IDS
+    return decoder_only_model(**changes).eval(), PROMPTS
 
 
 def copying_trainer(steps=6, *, dropout=0.3, model_changes=None, **settings):

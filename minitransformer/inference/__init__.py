@@ -1,14 +1,8 @@
-"""Text that a model writes, one token after the other (chapter 10)."""
+"""Decoding: a model generates text, one token after the other (chapter 10)."""
 
-from minitransformer.inference.beam_search import (
-    beam_search,
-    length_normalisation,
-)
+from minitransformer.inference.beam_search import beam_search, length_normalisation
 from minitransformer.inference.decoding import CachedDecoding
-from minitransformer.inference.generate import (
-    GenerationConfig,
-    generate,
-)
+from minitransformer.inference.generate import GenerationConfig, generate
 from minitransformer.inference.logits_processors import (
     no_repeat_ngrams,
     occurrence_penalty,

@@ -56,7 +56,7 @@ def beam_search(
     set aside. A source is done when no beginning can still beat its best ended text.
 
     Args:
-        step: the model's side, see `Step`; `step.prompts` are what texts begin with, (b, n).
+        step: the model, see `Step`; `step.prompts` are what texts begin with, (b, n).
         num_beams: beginnings kept for each source.
         length_penalty: α of `length_normalisation`, at least 0.
         max_new_tokens: longest text, its end included.
@@ -94,15 +94,15 @@ def beam_search(
     scores = logits.new_zeros(num_sources, 1)  # (sources, beams)
     texts = step.prompts[:, None]  # (sources, beams, n); one beam at first: equal ones stay equal
     best: list[tuple[float, list[int]]] = [(-torch.inf, [])] * num_sources
-    # Every beginning may end in as many ways as there are stop ids; so many more are looked at.
+    # Each beginning can end in as many ways as there are stop ids, so look at that many more.
     wanted = num_beams * (1 + int(is_stop.sum()))
     for length in range(1, max_new_tokens + 1):
         log_total = logits.logsumexp(dim=-1, keepdim=True)
-        allowed = restrict(texts.flatten(0, 1), logits)
+        allowed = restrict(texts.flatten(0, 1), logits)  # (sources · beams, v)
         highest, tokens = allowed.topk(min(wanted, vocab_size), dim=-1)
-        log_probs = (highest - log_total).view(*scores.shape, -1)
-        extended = (scores[..., None] + log_probs).flatten(1)
-        ranked, index = extended.topk(min(wanted, extended.size(1)), dim=1)
+        log_probs = (highest - log_total).view(*scores.shape, -1)  # (sources, beams, wanted)
+        extended = (scores[..., None] + log_probs).flatten(1)  # (sources, beams · wanted)
+        ranked, index = extended.topk(min(wanted, extended.size(1)), dim=1)  # (sources, wanted)
         origin, token = index // tokens.size(1), tokens.view_as(extended).gather(1, index)
 
         ended = is_stop[token] & (torch.arange(token.size(1), device=device) < num_beams)
@@ -119,7 +119,7 @@ def beam_search(
             break
 
         going_on = ranked.masked_fill(is_stop[token], -torch.inf)
-        scores, kept = going_on.topk(min(num_beams, going_on.size(1)), dim=1)
+        scores, kept = going_on.topk(min(num_beams, going_on.size(1)), dim=1)  # (sources, beams)
         origin, token = origin.gather(1, kept), token.gather(1, kept)
         # A log-probability only falls, and is divided by most at the greatest length.
         bound = (scores[:, 0] / length_normalisation(max_new_tokens, length_penalty)).tolist()
@@ -133,7 +133,7 @@ def beam_search(
             None if len(open_) == len(sources) else rows,
         )
         sources = sources[rows]
-        texts = torch.cat([texts[rows[:, None], origin], token[..., None]], dim=-1)
+        texts = torch.cat([texts[rows[:, None], origin], token[..., None]], dim=-1)  # one longer
         logits = step(token.view(-1, 1))
     if not all(score > -torch.inf for score, _ in best):
         raise ValueError("beam search found no text: at some step every token was forbidden")

@@ -1,4 +1,4 @@
-"""Texts while a model writes them: each step reads one new token of each, with caches.
+"""A batch of texts while a model decodes them: each step reads one new token, with caches.
 
 Built in chapter 10.
 """
@@ -15,10 +15,10 @@ __all__ = ["CachedDecoding"]
 
 
 class CachedDecoding:
-    """A batch of texts that a model decodes, any model with `decode`, and a cache for each layer.
+    """A batch of texts that a model with `decode` generates, and a cache for each of its layers.
 
-    `ids`, (b, n), filled on the right, are the sources of an encoder-decoder, whose targets begin
-    with `bos_id`, or the prompts of a decoder. Memory is reserved for `max_new_tokens`.
+    `ids`, (b, n), padded on the right, are the sources of an encoder-decoder model, whose targets
+    begin with `bos_id`, or the prompts of a decoder. Memory is reserved for `max_new_tokens`.
     """
 
     def __init__(self, model: Any, ids: Tensor, bos_id: int, max_new_tokens: int) -> None:
@@ -61,20 +61,24 @@ class CachedDecoding:
 
 
 def check_forward(model: Any) -> None:
-    """Raise an error where `forward` was changed alone: generation calls `encode` and `decode`."""
-    owners = [
-        next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
+    """Raise an error where `forward` alone was overridden: generation calls `decode`."""
+    kinds = type(model).__mro__
+    forward, decode = (
+        next((kind for kind in kinds if name in vars(kind)), object)
         for name in ("forward", "decode")
-    ]
-    if owners[0] is not owners[1] and issubclass(*owners):
+    )
+    if forward is not decode and issubclass(forward, decode):
         raise ValueError(
-            f"{owners[0].__name__}.forward is not called in generation, which calls decode: "
-            f"{owners[1].__name__}.decode would compute something else; override decode instead"
+            f"{forward.__name__}.forward is not called in generation, which calls decode: "
+            f"{decode.__name__}.decode would compute something else; override decode instead"
         )
 
 
 def padded_left(ids: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:
-    """Move padding from the right of each row to its left, and count it; None if there is none."""
+    """Move padding from the right of each row to its left, and count it; None if there is none.
+
+    Ids are (b, n) and so is what is returned; the counts are (b,).
+    """
     check_padding("prompts", ids, pad_id)
     lengths = (ids != pad_id).sum(dim=-1)
     if not bool(lengths.all()):

@@ -1,4 +1,4 @@
-"""Writing with a trained model: greedily, at random, or by beam search.
+"""Generating text with a trained model: greedily, at random, or by beam search.
 
 Built in chapter 10. Paper: "Attention Is All You Need" (Vaswani et al., 2017), sections 3.1
 (auto-regressive decoding) and 6.1 (beam search).
@@ -36,10 +36,8 @@ class GenerationConfig:
         num_beams: beginnings that beam search keeps; 1 is no beam search.
         num_samples: texts drawn for each row.
         length_penalty: α of `length_normalisation` in beam search; 0.6 is the paper's.
-        temperature: see `next_token_probs`; 0 takes the most probable token each time (greedy).
-        top_k: see `top_k_filter`.
-        top_p: see `top_p_filter`.
-        min_p: see `min_p_filter`.
+        temperature, top_k, top_p, min_p: see `next_token_probs`; a temperature of 0 takes the most
+            probable token each time (greedy).
         bos_id: what the targets of an encoder-decoder model begin with; not returned. When left
             out, the configuration's `start_id`, and 1 if it has none.
         stop_ids: each of them ends a text; the model's own when left out.
@@ -78,21 +76,16 @@ class GenerationConfig:
                 raise ValueError(f"{name}={value} needs a temperature above 0, got 0")
 
     def for_model(self, model: Any, ids: Tensor) -> "GenerationConfig":
-        """The same with the model's own values where none are given, checked against the model."""
-        vocab_size, pad_id = model.config.tgt_vocab_size, model.config.pad_id
+        """The same options, with the model's values where none are given, checked against it."""
+        vocab_size = model.config.tgt_vocab_size
         stop_ids = tuple(model.stop_ids if self.stop_ids is None else self.stop_ids)
         for stop_id in stop_ids:
             if not 0 <= stop_id < vocab_size:
                 raise ValueError(f"stop_ids must lie between 0 and {vocab_size - 1}, got {stop_id}")
-        if self.min_new_tokens > 1 and len({pad_id, *stop_ids} - {-1}) == vocab_size:
-            raise ValueError(
-                f"min_new_tokens={self.min_new_tokens} needs a token that does not end the text, "
-                f"but pad_id={pad_id} and stop_ids are all {vocab_size} there are"
-            )
         length = 1
         if not model.config.num_encoder_layers:
             check_ids("ids", ids)
-            length = int((ids != pad_id).sum(dim=-1).max())
+            length = int((ids != model.config.pad_id).sum(dim=-1).max())
         room = model.max_len - length + 1  # the last token is not read
         new = self.max_new_tokens
         if new is None:
@@ -140,8 +133,7 @@ def generate(
     Raises:
         TypeError: if `ids` are not integers, or there is no such option.
         ValueError: if an option is out of range, two do not fit together, or `ids` do not fit
-            the model; if `logits_processors` forbid every token; if an attention keeps nothing in
-            its cache.
+            the model; if every token is forbidden; if an attention keeps nothing in its cache.
 
     Example:
         >>> from minitransformer.models.config import TransformerConfig
@@ -166,8 +158,9 @@ def generate(
         return logits.index_fill(-1, not_yet if is_early else never, -torch.inf)
 
     def choose(logits: Tensor) -> Tensor:
-        if logits_processors and not bool((logits > -torch.inf).any(dim=-1).all()):
-            raise ValueError("logits_processors forbade every token")
+        may_end_up_empty = logits_processors or settings.min_new_tokens > 1
+        if may_end_up_empty and not bool((logits > -torch.inf).any(dim=-1).all()):
+            raise ValueError("logits_processors, padding and stop_ids forbade every token")
         if settings.temperature == 0:
             return logits.argmax(dim=-1)
         cuts = {"top_k": settings.top_k, "top_p": settings.top_p, "min_p": settings.min_p}

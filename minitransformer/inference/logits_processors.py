@@ -1,9 +1,9 @@
 """Rules for the next token that know the text so far: penalties on repetition, and bans.
 
-`generate` takes any functions of (the text so far, the scores of the next token) that return the
-scores anew, as `logits_processors`. These are the usual ones; `functools.partial` sets their last
-arguments. Those of the library transformers, called with the same two tensors, can be passed too,
-with rows of unequal length only where padding is a token: they would look up -1.
+`generate` takes functions of (the text so far, the scores of the next token) that return new
+scores, as `logits_processors`. These are the usual ones; `functools.partial` sets their last
+arguments. Those of the library transformers can be passed too, with rows of unequal length only
+where padding is a token: they would look up -1.
 
 Built in chapter 10. Paper: "CTRL: A Conditional Transformer Language Model for Controllable
 Generation" (Keskar et al., 2019), section 4.1.
@@ -70,9 +70,9 @@ def token_counts(ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
-    """Forbid every token that would end a run of `size` tokens that the text has already.
+    """Forbid every token that would end a run of `size` tokens that the text already has.
 
-    Ids and logits are those of `repetition_penalty`. A `size` of 1 allows each token once; below it
+    Ids and logits are those of `repetition_penalty`. A `size` of 1 allows each token once; below 1
     is a `ValueError`.
 
     Example:
@@ -92,7 +92,7 @@ def no_repeat_ngrams(ids: Tensor, logits: Tensor, size: int) -> Tensor:
 
 
 def suppress_tokens(ids: Tensor, logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Forbid these tokens everywhere, such as the one for unknown words; the text is not asked.
+    """Forbid these tokens everywhere, such as the one for unknown words, whatever the text is.
 
     Example:
         >>> suppress_tokens(torch.tensor([[1]]), torch.zeros(1, 4), [0, 3])

@@ -5,21 +5,21 @@ import sys
 import pytest
 import torch
 from helpers import (
+    PROMPTS,
     SRC_IDS,
     TGT_IDS,
     assert_same,
     decoder_only_model,
+    each_kind,
     each_model,
+    model_and_ids,
     randn,
     shaken,
     small_model,
 )
 from torch import nn
 
-from minitransformer import KVCache, MultiHeadAttention, RMSNorm, generate, pad_rows
-from minitransformer.inference.decoding import padded_left
-
-PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
+from minitransformer import KVCache, MultiHeadAttention, RMSNorm, generate
 
 
 def caches_for(model):
@@ -27,71 +27,43 @@ def caches_for(model):
     return [KVCache() for _ in model.decoder.layers]
 
 
+def memory_of(model, kind):
+    """What `decode` reads besides the targets: the encoder's output and its mask, if it has one."""
+    return model.encode(SRC_IDS) if kind == "pairs" else ()
+
+
 # --- cached = full
 
 
 @each_model
-@pytest.mark.parametrize("first", [1, 3, 5], ids=["one by one", "three first", "all at once"])
+@each_kind
 @torch.no_grad()
-def test_cached_decoding_equals_full_decoding(changes, first):
-    model = small_model(**changes)
-    memory, mask = model.encode(SRC_IDS)
-    full, caches = model.decode(TGT_IDS, memory, mask), caches_for(model)
-    logits = [model.decode(TGT_IDS[:, :first], memory, mask, caches)]
-    for position in range(first, 5):
-        token = TGT_IDS[:, position : position + 1]
-        logits.append(model.decode(token, memory, mask, caches))
-    assert_same(torch.cat(logits, dim=1), full)
-
-
-@torch.no_grad()
-def test_chunk_after_the_first_sees_the_cache_and_itself():
-    model = small_model()
-    memory, mask = model.encode(SRC_IDS)
-    caches = caches_for(model)
-    logits = [
-        model.decode(TGT_IDS[:, start:end], memory, mask, caches) for start, end in ((0, 2), (2, 5))
-    ]
-    assert_same(torch.cat(logits, dim=1), model.decode(TGT_IDS, memory, mask))
-
-
-@pytest.mark.parametrize("max_len", [None, 5, 9])
-def test_cache_grows_by_what_it_is_given(max_len):
-    cache, keys, values = KVCache(max_len), randn(2, 3, 5, 4, seed=2), randn(2, 3, 5, 4, seed=3)
-    for start, end in ((0, 2), (2, 3), (3, 5)):
-        all_keys, all_values = cache.extend(keys[:, :, start:end], values[:, :, start:end])
-        assert torch.equal(all_keys, keys[:, :, :end])
-        assert torch.equal(all_values, values[:, :, :end])
-        assert cache.length == end
+def test_cached_decoding_equals_full_decoding(changes, kind):
+    model, _ = model_and_ids(kind, **changes)
+    memory = memory_of(model, kind)
+    full = model.decode(TGT_IDS, *memory)
+    for sizes in ([1, 1, 1, 1, 1], [3, 1, 1], [2, 3], [5]):
+        caches = caches_for(model)
+        parts = TGT_IDS.split(sizes, dim=1)
+        logits = [model.decode(part, *memory, caches=caches) for part in parts]
+        assert_same(torch.cat(logits, dim=1), full)
 
 
 def test_cached_decoding_passes_gradients_on():
-    model, caches = decoder_only_model(), None
-    expected = torch.autograd.grad(model(TGT_IDS).square().sum(), list(model.parameters()))
-    caches = caches_for(model)
-    logits = [model.decode(TGT_IDS[:, n : n + 1], caches) for n in range(5)]
-    found = torch.autograd.grad(torch.cat(logits, 1).square().sum(), list(model.parameters()))
+    model = decoder_only_model()
+    caches, parameters = caches_for(model), list(model.parameters())
+    expected = torch.autograd.grad(model(TGT_IDS).square().sum(), parameters)
+    logits = [model.decode(part, caches) for part in TGT_IDS.split(1, dim=1)]
+    found = torch.autograd.grad(torch.cat(logits, 1).square().sum(), parameters)
     for ours, theirs in zip(found, expected, strict=True):
         assert_same(ours, theirs, 1e-4)
 
 
-@each_model
-@pytest.mark.parametrize("first", [1, 3, 5], ids=["one by one", "three first", "all at once"])
+@each_kind
 @torch.no_grad()
-def test_cached_decoder_only_equals_full(changes, first):
-    model = decoder_only_model(**changes)
-    caches = caches_for(model)
-    logits = [model.decode(TGT_IDS[:, :first], caches)]
-    for position in range(first, 5):
-        logits.append(model.decode(TGT_IDS[:, position : position + 1], caches))
-    assert_same(torch.cat(logits, dim=1), model(TGT_IDS))
-
-
-@pytest.mark.parametrize("has_encoder", [True, False], ids=["pairs", "decoder-only"])
-@torch.no_grad()
-def test_caches_that_do_not_fit_are_refused(has_encoder):
-    model = small_model() if has_encoder else decoder_only_model(num_layers=3)
-    memory, caches = model.encode(SRC_IDS) if has_encoder else (), caches_for(model)
+def test_caches_that_do_not_fit_are_refused(kind):
+    model = small_model() if kind == "pairs" else decoder_only_model(num_layers=3)
+    memory, caches = memory_of(model, kind), caches_for(model)
     for wrong in (caches[:2], [*caches, KVCache()]):
         with pytest.raises(ValueError, match=f"one for each of 3 layers, got {len(wrong)}"):
             model.decode(TGT_IDS, *memory, wrong)
@@ -101,20 +73,22 @@ def test_caches_that_do_not_fit_are_refused(has_encoder):
         model.decode(TGT_IDS[:, 2:], *memory, caches)
 
 
-# --- rows, positions
+# --- the cache alone
+
+each_max_len = pytest.mark.parametrize("max_len", [None, 5], ids=["grows", "reserved"])
 
 
-each_room = pytest.mark.parametrize("max_len", [None, 5], ids=["grows", "reserved"])
-
-
-def filled(max_len, length=3):
-    """A cache of two rows, and what it holds."""
-    cache, keys, values = KVCache(max_len), randn(2, 3, length, 4), randn(2, 3, length, 4, seed=1)
-    cache.extend(keys, values)
+def filled(max_len):
+    """A cache of two rows and three positions, and what it holds."""
+    cache, keys, values = KVCache(max_len), randn(2, 3, 3, 4), randn(2, 3, 3, 4, seed=1)
+    for part in (slice(2), slice(2, 3)):
+        found = cache.extend(keys[:, :, part], values[:, :, part])
+    for ours, expected in zip(found, (keys, values), strict=True):
+        assert torch.equal(ours, expected)
     return cache, keys, values
 
 
-@each_room
+@each_max_len
 def test_rows_are_selected_repeated_and_go_on(max_len):
     cache, keys, values = filled(max_len)
     for rows in ([1, 0], [1, 1, 0], [2, 0], [1]):
@@ -129,7 +103,7 @@ def test_rows_are_selected_repeated_and_go_on(max_len):
     assert cache.length == 4
 
 
-@each_room
+@each_max_len
 def test_what_is_cropped_is_forgotten(max_len):
     cache, keys, values = filled(max_len)
     with pytest.raises(ValueError, match="length must lie between 0 and 3, got 4"):
@@ -152,7 +126,7 @@ def test_full_cache_is_refused():
 
 
 @torch.no_grad()
-def test_text_taken_back_is_decoded_as_if_never_written():
+def test_cropped_text_is_decoded_as_if_it_had_never_been_longer():
     model, prompt = decoder_only_model(), PROMPTS[:1]
     caches = [KVCache(9) for _ in model.decoder.layers]
     model.decode(torch.cat([prompt, TGT_IDS[:1, :3]], dim=1), caches)
@@ -163,79 +137,7 @@ def test_text_taken_back_is_decoded_as_if_never_written():
     assert_same(model.decode(TGT_IDS[:, 1:4], caches), model(whole)[:, 5:])
 
 
-# --- any model
-
-
-class Wide(nn.Module):
-    """A network of another kind."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, x):
-        return self.network(x).tanh() + x
-
-
-def last_layer(model):
-    return model.decoder.layers[-1]
-
-
-def another_network(model):
-    last_layer(model).feed_forward = Wide(last_layer(model).feed_forward)
-
-
-def another_projection(model):
-    attention = getattr(last_layer(model), "cross_attention", last_layer(model).self_attention)
-    attention.w_k = nn.Sequential(attention.w_k, nn.Tanh())
-
-
-def another_output(model):
-    model.output_projection = nn.Sequential(model.output_projection, nn.Tanh())
-
-
-def mixed_norms(model):
-    last_layer(model).residual_2.norm_first = not last_layer(model).residual_2.norm_first
-
-
-def hook_on_layer(model):
-    last_layer(model).register_forward_hook(lambda _, args, output: output.roll(1, dims=-1))
-
-
-def hook_on_part(model):
-    last_layer(model).self_attention.w_o.register_forward_hook(lambda _, args, output: -output)
-
-
-def hook_before_part(model):
-    model.output_projection.register_forward_pre_hook(lambda _, args: (args[0].roll(1, -1),))
-
-
-def function_of_part(model):
-    last_layer(model).feed_forward.forward = torch.tanh
-
-
-def norms_of_heads(model):
-    for name in ("self_attention", "cross_attention"):
-        if (attention := getattr(last_layer(model), name, None)) is not None:
-            attention.norm_q, attention.norm_k = (shaken(RMSNorm(4), n).double() for n in (5, 6))
-
-
-def window(model):
-    last_layer(model).self_attention.window = 2
-
-
-def derived(model):
-    def decode(self, *args, **named):
-        return super(type(self), self).decode(*args, **named).roll(1, dims=-1)
-
-    model.__class__ = type("Derived", (type(model),), {"decode": decode})
-
-
-CHANGES = [another_network, another_projection, another_output, mixed_norms, hook_on_layer]
-CHANGES += [hook_on_part, hook_before_part, function_of_part, norms_of_heads, window, derived]
-each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-each_kind = pytest.mark.parametrize("has_encoder", [True, False], ids=["pairs", "decoder-only"])
-WAYS = ({}, {"num_beams": 2}, {"temperature": 1.5})
+# --- generation = the model on whole texts, whatever the model is made of
 
 
 class WholeTexts:
@@ -249,10 +151,8 @@ class WholeTexts:
 
     def __call__(self, ids):
         if ids is not self.prompts:
-            new = ids[:, 0].tolist()
-            self.rows = [
-                (r, [*text, token]) for (r, text), token in zip(self.rows, new, strict=True)
-            ]
+            new = zip(self.rows, ids[:, 0].tolist(), strict=True)
+            self.rows = [(row, [*text, token]) for (row, text), token in new]
         return torch.cat([self.score(row, text)[:, -1].float() for row, text in self.rows])
 
     def score(self, row, text):
@@ -264,59 +164,83 @@ class WholeTexts:
         self.rows = [self.rows[row] for row in rows.tolist()]
 
 
-def model_and_ids(has_encoder, **changes):
-    """Numbers of 64 bits, so that no choice depends on the order of a sum."""
-    if has_encoder:
-        return small_model(**changes).double().eval(), SRC_IDS
-    return decoder_only_model(**changes).double().eval(), PROMPTS
-
-
-def written(model, ids):
+def generated(model, ids):
     """Three tokens for each row: greedily, by beam search and at random."""
     limits = {"max_new_tokens": 3, "min_new_tokens": 3}
     return [
         generate(model, ids, generator=torch.Generator().manual_seed(3), **limits, **options)
-        for options in WAYS
+        for options in ({}, {"num_beams": 2}, {"temperature": 1.5})
     ]
 
 
-def assert_written_as_scored(model, ids, monkeypatch):
-    found = written(model, ids)
-    monkeypatch.setattr(
-        sys.modules["minitransformer.inference.generate"], "CachedDecoding", WholeTexts
-    )
-    for ours, expected in zip(found, written(model, ids), strict=True):
+def assert_generated_as_scored(model, ids, monkeypatch):
+    found = generated(model, ids)
+    module = sys.modules["minitransformer.inference.generate"]
+    monkeypatch.setattr(module, "CachedDecoding", WholeTexts)
+    for ours, expected in zip(found, generated(model, ids), strict=True):
         assert torch.equal(ours, expected)
 
 
 @each_model
 @each_kind
-def test_generation_equals_the_model_on_whole_texts(changes, has_encoder, monkeypatch):
-    assert_written_as_scored(*model_and_ids(has_encoder, **changes), monkeypatch)
+def test_generation_equals_the_model_on_whole_texts(changes, kind, monkeypatch):
+    model, ids = model_and_ids(kind, **changes)
+    # With 64 bits no choice depends on the order of a sum.
+    assert_generated_as_scored(model.double(), ids, monkeypatch)
 
 
-@each_change
+def last_layer(model):
+    return model.decoder.layers[-1]
+
+
+def another_projection(model):
+    attention = getattr(last_layer(model), "cross_attention", last_layer(model).self_attention)
+    attention.w_k = nn.Sequential(attention.w_k, nn.Tanh())
+
+
+def hook(model):
+    last_layer(model).register_forward_hook(lambda _, args, output: output.roll(1, dims=-1))
+
+
+def norms_of_heads(model):
+    for name in ("self_attention", "cross_attention"):
+        if (attention := getattr(last_layer(model), name, None)) is not None:
+            attention.norm_q, attention.norm_k = (shaken(RMSNorm(4), n).double() for n in (5, 6))
+
+
+def window(model):
+    last_layer(model).self_attention.window = 2
+
+
+def subclass(model):
+    def decode(self, *args, **named):
+        return super(type(self), self).decode(*args, **named).roll(1, dims=-1)
+
+    model.__class__ = type("Derived", (type(model),), {"decode": decode})
+
+
+@pytest.mark.parametrize("change", [another_projection, hook, norms_of_heads, window, subclass])
 @each_kind
-def test_changed_models_decode_what_they_compute(has_encoder, change, monkeypatch):
-    model, ids = model_and_ids(has_encoder)
-    texts = TGT_IDS[:, :4] if has_encoder else PROMPTS[:, :1].expand(-1, 4)
-    read = (ids, texts) if has_encoder else (texts,)
+def test_changed_models_decode_what_they_compute(kind, change, monkeypatch):
+    model, ids = model_and_ids(kind)
+    model.double()
+    texts = TGT_IDS[:, :4] if kind == "pairs" else PROMPTS[:, :1].expand(-1, 4)
     with torch.no_grad():
-        before = model.decode(*(texts, *model.encode(ids)) if has_encoder else read)
+        before = model.decode(texts, *memory_of(model, kind))
         change(model)
-        after = model.decode(*(texts, *model.encode(ids)) if has_encoder else read)
+        after = model.decode(texts, *memory_of(model, kind))
     assert (after - before).abs().max() > 1e-3
-    assert_written_as_scored(model, ids, monkeypatch)
+    assert_generated_as_scored(model, ids, monkeypatch)
 
 
 @each_kind
-def test_hooks_hear_the_new_token_alone_and_the_source_once(has_encoder):
-    model, ids = model_and_ids(has_encoder)
+def test_a_step_computes_the_new_token_alone_and_the_source_once(kind):
+    model, ids = model_and_ids(kind)
     layer, sizes, reads = last_layer(model), [], []
     layer.register_forward_hook(lambda _, args, output: sizes.append(output.size(1)))
     generate(model, ids, max_new_tokens=3, min_new_tokens=3)
-    assert sizes == [1 if has_encoder else 5, 1, 1]
-    if has_encoder:
+    assert sizes == [1 if kind == "pairs" else 5, 1, 1]
+    if kind == "pairs":
         layer.cross_attention.w_k.register_forward_hook(lambda _, args, output: reads.append(1))
         generate(model, ids, max_new_tokens=3, min_new_tokens=3, num_beams=2)
         assert reads == [1]
@@ -330,34 +254,13 @@ class Uncached(MultiHeadAttention):
 
 
 @each_kind
-def test_attention_that_keeps_nothing_is_refused(has_encoder):
-    model, ids = model_and_ids(has_encoder)
+def test_models_that_cannot_decode_are_refused(kind):
+    model, ids = model_and_ids(kind)
     last_layer(model).self_attention.__class__ = Uncached
     with pytest.raises(ValueError, match="Uncached cannot decode: its forward kept no keys"):
         generate(model, ids, max_new_tokens=3)
-
-
-@each_kind
-def test_forward_changed_alone_is_refused(has_encoder):
-    model, ids = model_and_ids(has_encoder)
-    kind = type(model)
-    model.__class__ = type("Mine", (kind,), {"forward": lambda self, *ids: None})
-    with pytest.raises(ValueError, match=rf"Mine.forward is not called .* {kind.__name__}.decode"):
+    model, ids = model_and_ids(kind)
+    own = type(model)
+    model.__class__ = type("Mine", (own,), {"forward": lambda self, *ids: None})
+    with pytest.raises(ValueError, match=rf"Mine.forward is not called .* {own.__name__}.decode"):
         generate(model, ids, max_new_tokens=3)
-
-
-# --- padding
-
-
-def test_padding_moves_to_the_left():
-    ids, padding = padded_left(PROMPTS, 0)
-    assert ids.tolist() == [
-        [8, 3, 28, 5, 11],
-        [0, 0, 0, 9, 22],
-        [0, 30, 6, 19, 12],
-        [0, 0, 0, 0, 4],
-    ]
-    assert padding.tolist() == [0, 3, 1, 4]
-    ids, padding = padded_left(torch.nn.functional.pad(PROMPTS[:1], (0, 2)), 0)
-    assert torch.equal(ids, PROMPTS[:1])
-    assert padding is None
