@@ -12,7 +12,7 @@ are installed by `pip install 'minitransformer[export]'`, and imported when it i
 | --- | --- |
 | `ctranslate2` | layers by name, for CTranslate2; matrices in int8 too |
 | `onnx` | graphs for ONNX Runtime |
-| `torch_export`, `graphs` | graphs for PyTorch, without this package |
+| `torch_export` | graphs for PyTorch, without this package |
 | `hugging_face` | what the library transformers reads, where it has such a model |
 | `folder` | nothing: it checks, and makes the folder whole or not at all |
 """

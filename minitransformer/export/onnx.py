@@ -1,6 +1,6 @@
 """To ONNX: graphs that ONNX Runtime and others run, in browsers and on phones too.
 
-They are those of `torch_export`, with the inputs and outputs that `graphs` lists: `encoder.onnx`
+They are those of `torch_export`, with the inputs and outputs that its table lists: `encoder.onnx`
 and `decoder.onnx`, or `decoder_only.onnx`, for any number of rows and any lengths.
 """
 
@@ -13,8 +13,7 @@ import torch
 
 from minitransformer.checks import library
 from minitransformer.export.folder import Exportable, export_folder, exportable
-from minitransformer.export.graphs import AXES, INPUTS, OUTPUTS
-from minitransformer.export.torch_export import programs
+from minitransformer.export.torch_export import GRAPHS, programs
 
 __all__ = ["onnx_graph", "to_onnx"]
 
@@ -43,9 +42,9 @@ def to_onnx(model: Exportable, folder: str | os.PathLike[str]) -> None:
         for name, program in programs(plain_model, "reference").items():
             graph = onnx_graph(
                 program,
-                input_names=INPUTS[name],
-                output_names=OUTPUTS[name],
-                dynamic_shapes=AXES[name],
+                input_names=[*GRAPHS[name].inputs],
+                output_names=GRAPHS[name].outputs,
+                dynamic_shapes=(*GRAPHS[name].inputs.values(),),
             )
             (unfinished / f"{name}.onnx").write_bytes(graph.SerializeToString())
 

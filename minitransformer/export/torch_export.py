@@ -1,21 +1,33 @@
 """To PyTorch alone: a model as graphs of its operations, which run without this package.
 
-What goes into a graph and comes out of it is in the table of `graphs`.
+There are two graphs, for any number of rows and any lengths:
+
+| | in | out |
+| --- | --- | --- |
+| encoder | `ids` (b, s) | `memory` (2, N, b, h, s, e), `memory_mask` (b, 1, 1, s) |
+| decoder | `ids` (b, t), `past` (2, N, b, h, p, e), both of these | `logits` (b, t, v), `present` |
+| decoder-only | `ids` (b, t), `past`, `left_padding` (b,) | `logits`, `present` |
+
+Ids are int64. A decoder reads t positions after p others, whose keys (the first half) and values
+in all N layers are `past`; h counts their heads. At first p is 0. What it gives as `present`,
+(2, N, b, h, p + t, e), is the next step's `past`. `memory` is the same of the source: keys and
+values that cross-attention needs, computed once. Rows of prompts end together, so a decoder-only
+model's short ones begin with padding, and `left_padding` counts it. Past `max_len` logits are NaN.
 """
 
 import copy
 import math
 import os
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from minitransformer.export.folder import Exportable, export_folder, exportable
-from minitransformer.export.graphs import AXES, DecoderGraph, DecoderOnlyGraph, EncoderGraph
 from minitransformer.layers.attention import Backend, ScaledDotProductAttention
+from minitransformer.layers.cache import KVCache
 from minitransformer.layers.positional_encoding import (
     LearnedPositionalEncoding,
     RotaryPositionalEncoding,
@@ -26,6 +38,101 @@ __all__ = ["to_torch"]
 
 OLDEST_TORCH = "2.11"
 """The oldest PyTorch whose graphs have been compared with the models."""
+
+
+class Past(KVCache):
+    """A cache that is handed in, and read out when a step is done."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.length = keys, values, keys.size(-2)
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As that of `KVCache`; a past of 0 positions needs no exception."""
+        self.keys = torch.cat([self.keys, keys], dim=-2)
+        self.values = torch.cat([self.values, values], dim=-2)
+        return self.keys, self.values
+
+
+class Graph(nn.Module):
+    """What becomes a graph: a model, and one of the things that it does."""
+
+    inputs: ClassVar[dict[str, dict[int, str]]]  # each with the axes whose lengths are left open
+    outputs: ClassVar[list[str]]
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+
+class EncoderGraph(Graph):
+    """What is computed once for each source."""
+
+    inputs: ClassVar = {"ids": {0: "b", 1: "s"}}
+    outputs: ClassVar = ["memory", "memory_mask"]
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, mask = self.model.encode(ids)
+        layers = [layer.cross_attention for layer in self.model.decoder.layers]
+        keys = [attention.prepare(attention.w_k(encoded), attention.norm_k) for attention in layers]
+        values = [attention.split_heads(attention.w_v(encoded)) for attention in layers]
+        return stacked(keys, values), mask
+
+
+class DecoderGraph(Graph):
+    """The next positions of targets: `Transformer.decode`, with keys and values that are there."""
+
+    inputs: ClassVar = {
+        "ids": {0: "b", 1: "t"},
+        "past": {2: "b", 4: "p"},
+        "memory": {2: "b", 4: "s"},
+        "memory_mask": {0: "b", 3: "s"},
+    }
+    outputs: ClassVar = ["logits", "present"]
+
+    def forward(
+        self, ids: Tensor, past: Tensor, memory: Tensor, memory_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        caches = [Past(*layer) for layer in past.unbind(1)]
+        x = self.model.embed(self.model.tgt_embedding, ids, past.size(-2))
+        for index, layer in enumerate(self.model.decoder.layers):
+
+            def itself(x: Tensor, attention: Any = layer.self_attention, i: int = index) -> Tensor:
+                return attention(x, x, x, "causal", caches[i])
+
+            def source(x: Tensor, attention: Any = layer.cross_attention, i: int = index) -> Tensor:
+                queries = attention.prepare(attention.w_q(x), attention.norm_q)
+                heads = attention.attend(queries, memory[0, i], memory[1, i], memory_mask)
+                return attention.w_o(heads.transpose(-3, -2).flatten(-2))
+
+            x = layer.residual_2(layer.residual_1(x, itself), source)
+            x = layer.residual_3(x, layer.feed_forward)
+        present = stacked([cache.keys for cache in caches], [cache.values for cache in caches])
+        return self.model.output_projection(self.model.decoder.norm(x)), present
+
+
+class DecoderOnlyGraph(Graph):
+    """The next positions of texts: `DecoderOnlyTransformer.decode`."""
+
+    inputs: ClassVar = {"ids": {0: "b", 1: "t"}, "past": {2: "b", 4: "p"}, "left_padding": {0: "b"}}
+    outputs: ClassVar = ["logits", "present"]
+
+    def forward(self, ids: Tensor, past: Tensor, left_padding: Tensor) -> tuple[Tensor, Tensor]:
+        caches = [Past(*layer) for layer in past.unbind(1)]
+        logits = self.model.decode(ids, caches, left_padding)
+        return logits, stacked([cache.keys for cache in caches], [cache.values for cache in caches])
+
+
+def stacked(keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Keys and values of all layers as one tensor, (2, N, b, h, n, e)."""
+    return torch.stack([torch.stack(keys), torch.stack(values)])
+
+
+GRAPHS: dict[str, type[Graph]] = {
+    "encoder": EncoderGraph,
+    "decoder": DecoderGraph,
+    "decoder_only": DecoderOnlyGraph,
+}
 
 
 def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram]:
@@ -52,23 +159,22 @@ def programs(model: Any, backend: Backend = "sdpa") -> dict[str, ExportedProgram
     dtype = model.output_projection.weight.dtype
     sizes = (2, len(model.decoder.layers), 3, attention.num_kv_heads, 4, attention.d_k)
     ids, past = torch.ones(3, 2, dtype=torch.int64), torch.zeros(sizes, dtype=dtype)
-    graphs: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {}
     if model.config.num_encoder_layers:
-        encoder, source = EncoderGraph(model), torch.ones(3, 5, dtype=torch.int64)
+        source = torch.ones(3, 5, dtype=torch.int64)
         with torch.no_grad():
-            memory = encoder(source)
-        graphs["encoder"] = encoder, (source,)
-        graphs["decoder"] = DecoderGraph(model), (ids, past, *memory)
+            memory = EncoderGraph(model)(source)
+        arguments = {"encoder": (source,), "decoder": (ids, past, *memory)}
     else:
-        graphs["decoder_only"] = DecoderOnlyGraph(model), (ids, past, torch.zeros_like(ids[:, 0]))
+        arguments = {"decoder_only": (ids, past, torch.zeros_like(ids[:, 0]))}
     found = {}
-    for name, (graph, arguments) in graphs.items():
-        shapes = tuple({axis: lengths[of] for axis, of in axes.items()} for axes in AXES[name])
+    for name, inputs in arguments.items():
+        graph = GRAPHS[name]
+        shapes = [{i: lengths[axis] for i, axis in of.items()} for of in graph.inputs.values()]
         with torch.no_grad():
             found[name] = torch.export.export(
-                graph,
-                arguments,
-                dynamic_shapes=shapes,
+                graph(model),
+                inputs,
+                dynamic_shapes=tuple(shapes),
                 # What 2.11 cannot prove of lengths (4s < 12s) it then asserts when the graph runs.
                 prefer_deferred_runtime_asserts_over_guards=torch.__version__ < "2.13",
             )

@@ -8,10 +8,11 @@ from minitransformer import pad_rows
 
 SOURCES = [[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2], [6, 2], [13, 7, 7, 21, 2]]
 PROMPTS = [[1, 30, 6, 19, 12], [1, 7, 25], [1], [1, 5, 28, 3]]
-SRC_IDS, PROMPT_IDS = pad_rows(SOURCES), pad_rows(PROMPTS)
+SRC_IDS = pad_rows(SOURCES)
+PROMPT_IDS = pad_rows(PROMPTS)
 TGT_IDS = pad_rows([[1, 30, 6, 19, 12, 8], [1, 7, 25, 4], [1, 9, 9, 9, 27], [1]])
 
-ENCODER_DECODERS = {
+SETTINGS = {
     "post-norm": {},
     "pre-norm": {"norm_first": True},
     "learned positions": {"positional_encoding": "learned"},
@@ -24,7 +25,6 @@ ENCODER_DECODERS = {
     "RMSNorm": {"norm": "rms_norm", "norm_first": True},
     "no biases": {"attention_bias": False},
     "not tied": {"tie_output": False},
-    "deep decoder": {"num_encoder_layers": 1, "num_decoder_layers": 4},
 }
 IN_ATTENTION = {
     "rotary": {"positional_encoding": "rotary"},
@@ -38,29 +38,36 @@ IN_ATTENTION = {
     },
 }
 """Positions that not every engine has in an encoder."""
+DEEP_DECODER = {"num_encoder_layers": 1, "num_decoder_layers": 4}
 
-DECODER_ONLY = {
-    name: {k: v for k, v in changes.items() if "coder_layers" not in k}
-    for name, changes in (ENCODER_DECODERS | IN_ATTENTION).items()
-    if name != "deep decoder"
+
+def seq2seq(**changes):
+    """The small shaken encoder-decoder with these changes, in evaluation mode."""
+    return small_model(**changes).eval()
+
+
+def causal(**changes):
+    """The small shaken decoder-only model with these changes, in evaluation mode."""
+    return decoder_only_model(**changes).eval()
+
+
+MODELS = {
+    **{name: (seq2seq, changes) for name, changes in (SETTINGS | IN_ATTENTION).items()},
+    "deep decoder": (seq2seq, DEEP_DECODER),
+    **{f"{name}, causal": (causal, c) for name, c in (SETTINGS | IN_ATTENTION).items()},
 }
 
 
-def model_of(changes, kind="encoder-decoder"):
-    """The small shaken model with these changes, in evaluation mode."""
-    return (small_model if kind == "encoder-decoder" else decoder_only_model)(**changes).eval()
+def small(name):
+    """A model of MODELS with few layers, for engines where each takes seconds to be written."""
+    kind, changes = MODELS[name]
+    few = {"num_encoder_layers": 1, "num_decoder_layers": 2} if kind is seq2seq else {}
+    return kind(**few | changes)
 
 
-def small_of(changes, kind="encoder-decoder"):
-    """The same with few layers, for engines where each takes seconds to be written."""
-    few = {"num_encoder_layers": 1, "num_decoder_layers": 2} if kind == "encoder-decoder" else {}
-    return model_of(few | changes, kind)
-
-
-def first_of(names):
+def first_of(*names):
     """Names as parameters of tests: the first for `make test`, the others for all of it."""
-    first, *others = names
-    return [first, *(pytest.param(name, marks=pytest.mark.everything) for name in others)]
+    return [names[0], *(pytest.param(name, marks=pytest.mark.everything) for name in names[1:])]
 
 
 def without_ends(rows, ends=(0, 2)):

@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 from configurations import (
-    DECODER_ONLY,
-    ENCODER_DECODERS,
+    DEEP_DECODER,
     IN_ATTENTION,
     PROMPT_IDS,
     PROMPTS,
+    SETTINGS,
     SOURCES,
     SRC_IDS,
     TGT_IDS,
-    model_of,
+    causal,
+    seq2seq,
     without_ends,
 )
-from helpers import PAIRS, assert_same, decoder_only_model, small_model
+from helpers import PAIRS, assert_same
 
 import minitransformer as mt
 from minitransformer.export import to_ctranslate2
@@ -35,12 +36,16 @@ def named(rows):
     return [[SPECIAL[i] if i < 5 else f"#{i}" for i in row] for row in rows]
 
 
-@pytest.mark.parametrize("changes", ENCODER_DECODERS.values(), ids=ENCODER_DECODERS)
-def test_translator_scores_and_writes_the_same(changes, tmp_path):
-    model = model_of(changes)
-    to_ctranslate2(model, tmp_path / "engine")
-    engine = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32")
+def opened(kind, model, folder):
+    """The engine with the model."""
+    to_ctranslate2(model, folder / "engine")
+    return kind(str(folder / "engine"), compute_type="float32")
 
+
+@pytest.mark.parametrize("name", [*SETTINGS, "deep decoder"])
+def test_translator_scores_and_writes_the_same(name, tmp_path):
+    model = seq2seq(**(SETTINGS | {"deep decoder": DEEP_DECODER})[name])
+    engine = opened(ctranslate2.Translator, model, tmp_path)
     targets = without_ends(TGT_IDS, (0, 1))
     found = engine.score_batch(named(SOURCES), named(targets))
     with torch.inference_mode():
@@ -48,17 +53,17 @@ def test_translator_scores_and_writes_the_same(changes, tmp_path):
     for row, target, ours in zip(found, targets, scores, strict=True):
         expected = ours[: len(target) + 1].gather(1, torch.tensor([*target, 2])[:, None])
         assert_same(torch.tensor(row.log_probs), expected[:, 0], 1e-4)
+    for num_beams in (1, 2, 5) if name == "pre-norm" else (1,):
+        options = {"length_penalty": 0.0}  # else it counts lengths otherwise
+        ours = mt.generate(model, SRC_IDS, max_new_tokens=9, num_beams=num_beams, **options)
+        theirs = engine.translate_batch(named(SOURCES), beam_size=num_beams, **options, **AS_OURS)
+        assert [row.hypotheses[0] for row in theirs] == named(without_ends(ours))
 
-    ours = mt.generate(model, SRC_IDS, max_new_tokens=9)
-    theirs = engine.translate_batch(named(SOURCES), beam_size=1, **AS_OURS)
-    assert [row.hypotheses[0] for row in theirs] == named(without_ends(ours))
 
-
-@pytest.mark.parametrize("changes", DECODER_ONLY.values(), ids=DECODER_ONLY)
-def test_generator_scores_and_writes_the_same(changes, tmp_path):
-    model = model_of(changes, "decoder-only")
-    to_ctranslate2(model, tmp_path / "engine")
-    engine = ctranslate2.Generator(str(tmp_path / "engine"), compute_type="float32")
+@pytest.mark.parametrize("name", SETTINGS | IN_ATTENTION)
+def test_generator_scores_and_writes_the_same(name, tmp_path):
+    model = causal(**(SETTINGS | IN_ATTENTION)[name])
+    engine = opened(ctranslate2.Generator, model, tmp_path)
     logits = torch.from_numpy(np.array(engine.forward_batch(named(PROMPTS))))
     with torch.inference_mode():
         expected = model(PROMPT_IDS)
@@ -66,31 +71,11 @@ def test_generator_scores_and_writes_the_same(changes, tmp_path):
         assert_same(logits[row, :length], expected[row, :length], 1e-4)
 
     ours = mt.generate(model, PROMPT_IDS, max_new_tokens=9)
+    options = {"beam_size": 1, "max_length": 9, "suppress_sequences": [["<pad>"]]}
     for prompt, row in zip(named(PROMPTS), named(without_ends(ours)), strict=True):
         # Prompts of several lengths in one call come back with their ends in the result.
-        (found,) = engine.generate_batch(
-            [prompt],
-            beam_size=1,
-            max_length=9,
-            include_prompt_in_result=False,
-            suppress_sequences=[["<pad>"]],
-        )
+        (found,) = engine.generate_batch([prompt], include_prompt_in_result=False, **options)
         assert found.sequences[0] == row
-
-
-@pytest.mark.parametrize("num_beams", [2, 5])
-def test_beams_find_the_same_where_length_counts_for_nothing(num_beams, tmp_path):
-    model = small_model(norm_first=True).eval()
-    to_ctranslate2(model, tmp_path / "engine")
-    engine = ctranslate2.Translator(str(tmp_path / "engine"), compute_type="float32")
-    ours = mt.generate(model, SRC_IDS, max_new_tokens=9, num_beams=num_beams, length_penalty=0.0)
-    theirs = engine.translate_batch(
-        named(SOURCES),
-        beam_size=num_beams,
-        length_penalty=0,
-        **AS_OURS,
-    )
-    assert [row.hypotheses[0] for row in theirs] == named(without_ends(ours))
 
 
 def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
@@ -136,17 +121,17 @@ def test_trained_translator_answers_the_same_in_eight_bits_too(tmp_path):
 def test_positions_that_its_encoders_do_not_have_are_refused(name, tmp_path):
     found = IN_ATTENTION[name]["positional_encoding"]
     with pytest.raises(ValueError, match=f"no encoder with positional_encoding='{found}'"):
-        to_ctranslate2(model_of(IN_ATTENTION[name]), tmp_path / "engine")
+        to_ctranslate2(seq2seq(**IN_ATTENTION[name]), tmp_path / "engine")
     assert [*tmp_path.iterdir()] == []
 
 
 def test_unknown_quantization_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"one of \(None, 'int8', .*\), got 'int3'"):
-        to_ctranslate2(decoder_only_model(), tmp_path / "engine", quantization="int3")
+        to_ctranslate2(causal(), tmp_path / "engine", quantization="int3")
 
 
 def test_missing_library_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     message = re.escape("this takes ctranslate2: pip install 'minitransformer[export]'")
     with pytest.raises(ImportError, match=message):
-        to_ctranslate2(decoder_only_model(), tmp_path / "engine")
+        to_ctranslate2(causal(), tmp_path / "engine")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from configurations import model_of
-from helpers import TEXTS, can_export, decoder_only_model
+from configurations import causal, seq2seq
+from helpers import TEXTS, can_export
 
 import minitransformer as mt
 from minitransformer.export import to_ctranslate2, to_onnx, to_torch, to_transformers
@@ -16,20 +16,22 @@ TORCH = pytest.param(to_torch, marks=can_export("torch"))
 each_engine = pytest.mark.parametrize("export", [CTRANSLATE2, ONNX, TORCH, to_transformers])
 each_by_layers = pytest.mark.parametrize("export", [CTRANSLATE2, to_transformers])
 
+SIZES = {"vocab_size": 31, "d_model": 12, "num_heads": 3, "num_layers": 1}
+
 
 @each_engine
 def test_what_is_there_stays(export, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine.txt"):
         with pytest.raises(FileExistsError, match=f"^{re.escape(str(folder))} is there already"):
-            export(decoder_only_model(norm_first=True), folder)
+            export(causal(norm_first=True), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @each_by_layers
 def test_published_tokenizers_are_refused_where_tokens_have_names(export, tmp_path):
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
-    writer = mt.TextGenerator(decoder_only_model(norm_first=True), published)
+    writer = mt.TextGenerator(causal(norm_first=True), published)
     with pytest.raises(ValueError, match="text is a PublishedTokenizer, expected a tokenizer of"):
         export(writer, tmp_path / "engine")
     assert [*tmp_path.iterdir()] == []
@@ -37,24 +39,21 @@ def test_published_tokenizers_are_refused_where_tokens_have_names(export, tmp_pa
 
 @each_engine
 def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
-    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20}
-    bert = mt.models.BERT(mt.models.BERTConfig(vocab_size=30, **sizes))
+    bert = mt.models.BERT(mt.models.BERTConfig(**SIZES, d_ff=20))
     with pytest.raises(TypeError, match=r"a DecoderOnlyTransformer, got a BERT$"):
         export(bert, tmp_path / "engine")
 
 
 @each_by_layers
 def test_published_models_are_refused_where_layers_have_names(export, tmp_path):
-    gpt2 = mt.models.GPT2(
-        mt.models.GPT2Config(vocab_size=30, d_model=12, num_heads=3, num_layers=2)
-    )
+    gpt2 = mt.models.GPT2(mt.models.GPT2Config(**SIZES))
     with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a pub"):
         export(gpt2, tmp_path / "engine")
 
 
 @each_by_layers
 def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
-    model = decoder_only_model(norm_first=True)
+    model = causal(norm_first=True)
     model.decoder.layers[1].self_attention.window = 3
     with pytest.raises(ValueError, match=r"layers\.1\.self_attention\.window is not what the"):
         export(model, tmp_path / "engine")
@@ -63,15 +62,15 @@ def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
 @pytest.mark.parametrize("export", [ONNX, TORCH])
 def test_published_tokenizer_keeps_its_files(export, tmp_path):
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
-    config = mt.models.GPT2Config(vocab_size=31, d_model=12, num_heads=3, num_layers=1, max_len=16)
-    export(mt.TextGenerator(mt.models.GPT2(config), published), tmp_path / "engine")
+    model = mt.models.GPT2(mt.models.GPT2Config(**SIZES, max_len=16))
+    export(mt.TextGenerator(model, published), tmp_path / "engine")
     again = mt.models.PublishedTokenizer.from_pretrained(tmp_path / "engine")
     assert again.files == published.files
 
 
 @pytest.mark.parametrize("export", [CTRANSLATE2, TORCH])
 def test_model_stays_as_it_was(export, tmp_path):
-    model = decoder_only_model(num_layers=1, dropout=0.3).train()
+    model = causal(num_layers=1, dropout=0.3).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     export(model, tmp_path / "engine")
     assert all(part.training for part in model.modules())
@@ -87,5 +86,5 @@ def test_folder_comes_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "save", stop)
     with pytest.raises(KeyboardInterrupt):
-        to_ctranslate2(model_of({}), tmp_path / "deep" / "engine")
+        to_ctranslate2(seq2seq(), tmp_path / "deep" / "engine")
     assert [*(tmp_path / "deep").iterdir()] == []

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from configurations import PROMPT_IDS, PROMPTS, SRC_IDS, TGT_IDS, without_ends
-from helpers import TEXTS, assert_same, decoder_only_model, shaken, small_config, small_model
+from configurations import PROMPT_IDS, PROMPTS, SRC_IDS, TGT_IDS, causal, seq2seq, without_ends
+from helpers import TEXTS, assert_same, shaken, small_config
 
 import minitransformer as mt
 from minitransformer.export import to_transformers
@@ -69,7 +69,7 @@ def test_seq2seq_model_computes_and_writes_the_same(name, tmp_path):
 
 @pytest.mark.parametrize("name", DECODER_ONLY)
 def test_causal_model_computes_and_writes_the_same(name, tmp_path):
-    model = decoder_only_model(**DECODER_ONLY[name]).double().eval()
+    model = causal(**DECODER_ONLY[name]).double()
     to_transformers(model, tmp_path / "engine")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "engine", dtype=torch.float64
@@ -80,25 +80,14 @@ def test_causal_model_computes_and_writes_the_same(name, tmp_path):
         assert_same(theirs(ids).logits, model(ids), 1e-6)
     left = torch.tensor([[0] * (5 - len(row)) + row for row in PROMPTS])
     ours = mt.generate(model, PROMPT_IDS, max_new_tokens=6)
-    found = theirs.generate(
-        left,
-        attention_mask=(left != 0).long(),
-        max_new_tokens=6,
-        do_sample=False,
-        suppress_tokens=[0],
-    )
+    options = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": [0]}
+    found = theirs.generate(left, attention_mask=(left != 0).long(), **options)
     assert without_ends(found[:, 5:]) == without_ends(ours)
 
 
 def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     words = mt.WordTokenizer.train(TEXTS)
-    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "share_embeddings": True}
-    model = mt.Transformer(
-        mt.TransformerConfig(
-            src_vocab_size=words.vocab_size, tgt_vocab_size=words.vocab_size, **sizes
-        )
-    )
-    to_transformers(mt.Translator(model, words, words), tmp_path / "both")
+    to_transformers(mt.Translator(shared_model(), words, words), tmp_path / "both")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "both")
     assert theirs("c a b").input_ids == [*words.encode("c a b"), 2]
     assert theirs.decode(theirs("c a b").input_ids, skip_special_tokens=True) == "c a b"
@@ -106,41 +95,29 @@ def test_tokenizer_reads_as_the_model_needs_it(tmp_path):
     assert batch.input_ids[1] == [*words.encode("d"), 2, 0, 0]
     assert batch.attention_mask[1] == [1, 1, 0, 0]
 
-    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "norm_first": True}
-    model = mt.DecoderOnlyTransformer(mt.TransformerConfig.decoder_only(words.vocab_size, **sizes))
-    to_transformers(mt.TextGenerator(model, words), tmp_path / "text")
+    to_transformers(mt.TextGenerator(causal(norm_first=True), words), tmp_path / "text")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "text")
     assert theirs("c a b").input_ids == words.begin("c a b")
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("kind", "changes", "message"),
     [
-        ({}, "share_embeddings=True, got False"),
-        ({"norm": "rms_norm"}, "norm='layer_norm', got 'rms_norm'"),
-        ({"positional_encoding": "alibi"}, "positional_encoding='sinusoidal', got 'alibi'"),
-        ({"activation": "swiglu"}, "activation='relu' or .*, got 'swiglu'"),
-        ({"num_kv_heads": 1}, "num_kv_heads=None, got 1"),
+        (seq2seq, {}, "Marian or Pegasus of transformers has share_embeddings=True, got False"),
+        (seq2seq, {"norm": "rms_norm"}, "norm='layer_norm', got 'rms_norm'"),
+        (seq2seq, {"positional_encoding": "alibi"}, "='sinusoidal', got 'alibi'"),
+        (seq2seq, {"activation": "swiglu"}, "activation='relu' or .*, got 'swiglu'"),
+        (seq2seq, {"num_kv_heads": 1}, "num_kv_heads=None, got 1"),
+        (causal, {}, "GPT-2 of transformers has norm_first=True, got False"),
+        (causal, {"norm_first": True, "positional_encoding": "alibi"}, "or 'none', got 'alibi'"),
+        (causal, LLAMA | {"norm": "layer_norm"}, "Llama .* has norm='rms_norm', got 'layer_norm'"),
+        (causal, LLAMA | {"activation": "relu"}, "has activation='swiglu' or .*, got 'relu'"),
     ],
 )
-def test_what_marian_does_not_have_is_named(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=f"^Marian or Pegasus of transformers has {message}$"):
-        to_transformers(small_model(**changes), tmp_path / "engine")
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "GPT-2 of transformers has norm_first=True, got False"),
-        ({"norm_first": True, "positional_encoding": "alibi"}, "GPT-2 .* or 'none', got 'alibi'"),
-        (LLAMA | {"norm": "layer_norm"}, "Llama .* has norm='rms_norm', got 'layer_norm'"),
-        (LLAMA | {"activation": "relu"}, "Llama .* has activation='swiglu' or .*, got 'relu'"),
-    ],
-)
-def test_what_decoders_do_not_have_is_named(changes, message, tmp_path):
+def test_what_the_architecture_does_not_have_is_named(kind, changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        to_transformers(decoder_only_model(**changes), tmp_path / "engine")
+        to_transformers(kind(**changes), tmp_path / "engine")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_two_tokenizers_are_refused(tmp_path):

@@ -2,32 +2,20 @@
 
 import pytest
 import torch
-from configurations import (
-    DECODER_ONLY,
-    ENCODER_DECODERS,
-    IN_ATTENTION,
-    PROMPT_IDS,
-    PROMPTS,
-    SRC_IDS,
-    TGT_IDS,
-    first_of,
-    model_of,
-    small_of,
-    without_ends,
-)
+from configurations import MODELS, SRC_IDS, TGT_IDS, first_of, small
+from graphs_law import assert_same_logits, assert_same_texts, logits_in_chunks, written
 from helpers import PAIRS, assert_same, decoder_only_model, small_model
-from step_by_step import logits_in_chunks, written
 from torch.torch_version import TorchVersion
 
 import minitransformer as mt
+from minitransformer import models
 from minitransformer.export import to_torch
-from minitransformer.export.graphs import DecoderGraph, DecoderOnlyGraph, EncoderGraph
-from minitransformer.export.torch_export import programs
+from minitransformer.export.torch_export import GRAPHS, programs
 
-TRACED = ("all at once", "learned positions")
-"""Kinds of models that become different operations; tracing one takes seconds."""
-
-CHUNKS = ([6], [1] * 6, [2, 1, 3])
+# Kinds of models that become different operations; tracing one takes seconds.
+TRACED = first_of(
+    *("all at once", "all at once, causal", "learned positions", "learned positions, causal")
+)
 
 
 def runner(model):
@@ -38,62 +26,34 @@ def runner(model):
 
 def untraced(model):
     """The graphs of a model as plain modules, as one function."""
-    kinds = {"encoder": EncoderGraph, "decoder": DecoderGraph, "decoder_only": DecoderOnlyGraph}
-    return lambda name, *inputs: kinds[name](model)(*inputs)
+    return lambda name, *inputs: GRAPHS[name](model)(*inputs)
 
 
-@pytest.mark.parametrize("name", ENCODER_DECODERS | IN_ATTENTION)
+@pytest.mark.parametrize("name", MODELS)
 def test_graphs_compute_the_same_before_they_are_traced(name):
-    model = model_of((ENCODER_DECODERS | IN_ATTENTION)[name])
-    with torch.inference_mode():
-        expected = model(SRC_IDS, TGT_IDS)
-        found = logits_in_chunks(untraced(model), model, TGT_IDS, SRC_IDS, [2, 1, 3])
-    assert_same(found, expected)
-
-
-@pytest.mark.parametrize("name", DECODER_ONLY)
-def test_decoder_only_graph_computes_the_same_before_it_is_traced(name):
-    model = model_of(DECODER_ONLY[name], "decoder-only")
-    with torch.inference_mode():
-        expected = model(TGT_IDS)
-        found = logits_in_chunks(untraced(model), model, TGT_IDS, None, [2, 1, 3])
-    assert_same(found, expected)
+    kind, changes = MODELS[name]
+    model = kind(**changes)
+    assert_same_logits(untraced(model), model, [[2, 1, 3]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_of(TRACED))
-def test_encoder_and_decoder_compute_the_same(name):
-    model = small_of((ENCODER_DECODERS | IN_ATTENTION)[name])
+@pytest.mark.parametrize(
+    "name",
+    first_of(
+        "all at once", "all at once, causal", "learned positions", "learned positions, causal"
+    ),
+)
+def test_traced_programs_compute_the_same(name):
+    model = small(name)
     run = runner(model)
-    with torch.inference_mode():
-        expected = model(SRC_IDS, TGT_IDS)
-    for chunks in CHUNKS:
-        assert_same(logits_in_chunks(run, model, TGT_IDS, SRC_IDS, chunks), expected)
-    one = logits_in_chunks(run, model, TGT_IDS[2:3], SRC_IDS[2:3, :2], [6])
-    assert_same(one, expected[2:3])  # alone, and without padding
-    ours = mt.generate(model, SRC_IDS, max_new_tokens=8)
-    assert written(run, model, SRC_IDS, 8) == without_ends(ours)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", first_of(TRACED))
-def test_decoder_only_computes_the_same(name):
-    model = small_of(DECODER_ONLY[name], "decoder-only")
-    run = runner(model)
-    with torch.inference_mode():
-        expected = model(TGT_IDS)
-    for chunks in CHUNKS:
-        assert_same(logits_in_chunks(run, model, TGT_IDS, None, chunks), expected)
-    ours = mt.generate(model, PROMPT_IDS, max_new_tokens=8)
-    padding = torch.tensor([5 - len(row) for row in PROMPTS])
-    left = torch.tensor([[0] * (5 - len(row)) + row for row in PROMPTS])
-    assert written(run, model, left, 8, padding) == without_ends(ours)
+    assert_same_logits(run, model)
+    assert_same_texts(run, model)
 
 
 @pytest.mark.parametrize("name", ["pre-norm", "grouped heads"])
 def test_norms_of_queries_and_keys_are_in_the_graphs(name):
-    """Norms of queries and keys; the graphs run here as modules, before they are traced."""
-    model = model_of(ENCODER_DECODERS[name])
+    kind, changes = MODELS[name]
+    model = kind(**changes)
     generator = torch.Generator().manual_seed(2)
     for layer in model.decoder.layers:
         for attention in (layer.self_attention, layer.cross_attention):
@@ -101,58 +61,46 @@ def test_norms_of_queries_and_keys_are_in_the_graphs(name):
                 norm = mt.RMSNorm(attention.d_k)
                 norm.weight.data.uniform_(0.5, 3.0, generator=generator)
                 setattr(attention, side, norm)
-    with torch.inference_mode():
-        expected = model(SRC_IDS, TGT_IDS)
-        found = logits_in_chunks(untraced(model), model, TGT_IDS, SRC_IDS, [2, 1, 3])
-    assert_same(found, expected)
+    assert_same_logits(untraced(model), model, [[2, 1, 3]])
 
 
-FAMILY = mt.models
-SIZES = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
-SIDES = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
+SIZES = {"vocab_size": 31, "d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
+TWO_STACKS = {
+    "vocab_size": 31,
+    "d_model": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "encoder_num_heads": 3,
+    "decoder_num_heads": 2,
+    "encoder_d_ff": 20,
+    "decoder_d_ff": 16,
+    "pad_id": 0,
+}
+OF_T5 = {"vocab_size": 31, "d_model": 12, "d_k": 5, "num_heads": 3, "d_ff": 20}
 PUBLISHED = {
-    "T5": lambda: FAMILY.T5(
-        FAMILY.T5Config(
-            vocab_size=31, d_model=12, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2
-        )
-    ),
-    "GPT2": lambda: FAMILY.GPT2(FAMILY.GPT2Config(vocab_size=31, **SIZES, max_len=16)),
-    "Llama": lambda: FAMILY.Llama(
-        FAMILY.LlamaConfig(vocab_size=31, **SIZES, num_kv_heads=1, max_len=16)
-    ),
-    "Qwen3": lambda: FAMILY.Llama(
-        FAMILY.Qwen3Config(vocab_size=31, **SIZES, num_kv_heads=1, d_k=6, max_len=16)
-    ),
-    "Marian": lambda: FAMILY.Marian(
-        FAMILY.MarianConfig(
-            vocab_size=31,
-            d_model=12,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            **SIDES,
-            pad_id=0,
-            start_id=0,
-        )
-    ),
-    "BART": lambda: FAMILY.BART(
-        FAMILY.BARTConfig(
-            vocab_size=31, d_model=12, num_encoder_layers=1, num_decoder_layers=2, **SIDES, pad_id=0
-        )
-    ),
+    "T5": (models.T5, models.T5Config, OF_T5 | {"num_encoder_layers": 2}),
+    "GPT2": (models.GPT2, models.GPT2Config, SIZES | {"max_len": 16}),
+    "Llama": (models.Llama, models.LlamaConfig, SIZES | {"num_kv_heads": 1, "max_len": 16}),
+    "Qwen3": (models.Llama, models.Qwen3Config, SIZES | {"num_kv_heads": 1, "d_k": 6}),
+    "Marian": (models.Marian, models.MarianConfig, TWO_STACKS | {"start_id": 0}),
+    "BART": (models.BART, models.BARTConfig, TWO_STACKS),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*PUBLISHED])
-def test_published_models_compute_the_same(name):
-    model = PUBLISHED[name]().eval()
-    sources = SRC_IDS if model.config.num_encoder_layers else None
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_graphs_of_published_models_compute_the_same(name):
+    kind, config, settings = PUBLISHED[name]
+    model = kind(config(**settings)).eval()
     ids = TGT_IDS.where(TGT_IDS != 0, 3)  # 0 is a token where nothing is padding
-    with torch.inference_mode():
-        expected = model(ids) if sources is None else model(sources, ids)
-        run = runner(model) if name == "T5" else untraced(model)  # tracing takes seconds
-        for chunks in CHUNKS:
-            assert_same(logits_in_chunks(run, model, ids, sources, chunks), expected)
+    assert_same_logits(untraced(model), model, ids=ids)
+
+
+@pytest.mark.slow
+@pytest.mark.everything
+def test_program_of_a_published_model_computes_the_same():
+    kind, config, settings = PUBLISHED["T5"]
+    model = kind(config(**settings)).eval()
+    assert_same_logits(runner(model), model, ids=TGT_IDS.where(TGT_IDS != 0, 3))
 
 
 @pytest.mark.slow
@@ -187,7 +135,7 @@ def test_older_pytorch_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_whole_models_go_through_torch_export_as_they_are():
-    """Without doubled tables: nothing in the plain forward looks at numbers."""
+    """Nothing in the plain forward looks at numbers."""
     b, s, t = (torch.export.Dim(name, max=16) for name in "bst")
     model = small_model().eval()
     ids = (torch.ones(3, 5, dtype=torch.int64), torch.ones(3, 4, dtype=torch.int64))
