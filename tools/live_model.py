@@ -2,7 +2,7 @@
 
     python -m minitransformer train
     python tools/live_model.py number_words number-words.safetensors
-    python benchmarks/grammar.py --save grammar
+    python -m benchmarks.experiments.variants grammar 0 --save grammar
     python tools/live_model.py grammar grammar
 
 The last argument is whatever `minitransformer.Translator.load` reads. The files go to

@@ -108,7 +108,6 @@ def subwords_of_each(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
     return BPETokenizer.train(src, 4_000), BPETokenizer.train(tgt, 2_000)
 
 
-# The grammar's settings are those of benchmarks/grammar.py, Multi30k's the first of multi30k.py's.
 JOBS = {
     "number-words": Job(
         number_words,
@@ -138,8 +137,8 @@ JOBS = {
 }
 
 # What chapter 16 found: Muon needs fewer and smaller batches; numbers longer than all of training
-# are right if their form was shown in short ones, and positions are rotary. The other two
-# are records of benchmarks/speedrun_records.py and benchmarks/multi30k.py.
+# are right if their form was shown in short ones, and positions are rotary. The grammar's is the
+# last record of benchmarks/experiments/speedrun_records.py.
 MUON = {"optimizer": "muon", "schedule": "linear"}
 FAST = {
     "number-words": replace(

@@ -1,28 +1,17 @@
 """The numbers of the page *To internet scale* are those of its program, and hold when tried."""
 
-import json
 import math
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 import minitransformer as mt
+from benchmarks.experiments import internet_scale as scale
+from benchmarks.runs import read_json
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def scale():
-    """The program, as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        import internet_scale
-
-        yield internet_scale
-        sys.modules.pop("internet_scale")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +22,7 @@ def page():
 # --- published runs -------------------------------------------------------------------------------
 
 
-def test_plan_at_reported_speed_takes_the_published_hours(scale):
+def test_plan_at_reported_speed_takes_the_published_hours():
     reported = [run for run in scale.RUNS if run.reported]
     assert len(reported) == 4
     for run in reported:
@@ -42,12 +31,12 @@ def test_plan_at_reported_speed_takes_the_published_hours(scale):
         assert there.gpu_hours == pytest.approx(run.hours, rel=0.12), run.name
 
 
-def test_published_hours_imply_a_possible_utilisation(scale):
+def test_published_hours_imply_a_possible_utilisation():
     for run in scale.RUNS:
         assert 0.18 < scale.planned(run).gpu_hours / run.hours < 0.65, run.name
 
 
-def test_operations_are_those_that_teams_counted(scale):
+def test_operations_are_those_that_teams_counted():
     runs = {run.name: run for run in scale.RUNS}
     opt, gpt3 = runs["OPT 175B"], runs["GPT-3 175B"]
     twice = scale.planned(opt, again=True).gpu_hours * 3600 * mt.HARDWARE["A100"].flops
@@ -56,7 +45,7 @@ def test_operations_are_those_that_teams_counted(scale):
     assert mt.plan(scale.planned(gpt3).parameters, 300e9).flops == pytest.approx(3.14e23, rel=0.005)
 
 
-def test_throughput_of_llama_65b(scale):
+def test_throughput_of_llama_65b():
     """Its paper: 380 tokens a second and device, 1.4e12 tokens on 2,048 devices, 21 days."""
     run = next(run for run in scale.RUNS if run.name == "Llama 65B")
     full = scale.planned(run)
@@ -66,7 +55,7 @@ def test_throughput_of_llama_65b(scale):
     assert there.gpu_hours == pytest.approx(run.hours, rel=0.02)
 
 
-def test_page_has_the_table(scale, page):
+def test_page_has_the_table(page):
     rows = [line for line in page.splitlines() if line.count(" | ") >= 6 and "](" in line]
     assert rows == [scale.row_of(run) for run in scale.RUNS]
 
@@ -90,13 +79,13 @@ def test_many_devices_fail_as_one_that_fails_more_often():
     ("interval", "save", "restart", "between"),
     [(0.5, 0.02, 0.1, 3.1), (0.2, 0.1, 0.05, 0.9), (2.0, 0.01, 0.0, 5.0), (0.1, 0.05, 0.3, 0.4)],
 )
-def test_simulation_agrees_with_the_formula(scale, interval, save, restart, between):
+def test_simulation_agrees_with_the_formula(interval, save, restart, between):
     runs = [scale.simulate(interval, save, restart, between, 3000, seed) for seed in range(4)]
     exact = scale.lost_exactly(interval, save, restart, between)
     assert sum(runs) / 4 == pytest.approx(exact, abs=0.02)
 
 
-def test_first_order_is_the_limit_of_rare_failures(scale):
+def test_first_order_is_the_limit_of_rare_failures():
     for between, within in ((1e3, 5e-3), (1e5, 5e-4)):
         interval = scale.best_interval(0.01, between)
         share = scale.lost_exactly(interval, 0.01, 0.1, between)
@@ -105,7 +94,7 @@ def test_first_order_is_the_limit_of_rare_failures(scale):
 
 
 @pytest.mark.parametrize("between", [0.4, 3.1, 49.5])
-def test_best_interval_is_best(scale, between):
+def test_best_interval_is_best(between):
     best = scale.best_interval(scale.SAVE, between)
 
     def exact(interval):
@@ -117,16 +106,16 @@ def test_best_interval_is_best(scale, between):
     assert saving + repeating == pytest.approx(math.sqrt(2 * scale.SAVE / between))
 
 
-def test_simulated_minimum_is_where_the_rule_puts_it(scale):
-    lost = json.loads(scale.RESULTS.read_text(encoding="utf-8"))["lost"]
+def test_simulated_minimum_is_where_the_rule_puts_it():
+    lost = read_json(scale.FILE)["lost"]
     for devices, shares in lost.items():
         found = min((y, x) for x, y in zip(scale.intervals(), shares, strict=True) if y is not None)
         best = scale.best_interval(scale.SAVE, scale.DEVICE / int(devices))
         assert 0.55 < found[1] / best < 1.8
 
 
-def test_figures_are_those_of_the_results(scale):
-    results = json.loads(scale.RESULTS.read_text(encoding="utf-8"))
+def test_figures_are_those_of_the_results():
+    results = read_json(scale.FILE)
     figures = {"failures": scale.failures_figure(results), "minhash": scale.minhash_figure()}
     for name, figure in figures.items():
         assert (scale.FIGURES / f"{name}.svg").read_text(encoding="utf-8") == figure
@@ -137,7 +126,7 @@ def test_figures_are_those_of_the_results(scale):
 # --- pages that are nearly alike ------------------------------------------------------------------
 
 
-def test_minhash_finds_as_many_as_the_formula_says(scale, page):
+def test_minhash_finds_as_many_as_the_formula_says(page):
     """Sets of one similarity, random functions, bands: counted."""
     generator = random.Random(0)
     bands, rows, pairs = 5, 3, 3000

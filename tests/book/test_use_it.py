@@ -12,6 +12,7 @@ import torch
 
 import live_model
 import minitransformer as mt
+from benchmarks.experiments import exported as comparison
 from minitransformer.__main__ import main, parser
 
 pytestmark = [pytest.mark.slow, pytest.mark.everything]
@@ -22,7 +23,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
 PROGRAMS = [code for language, code in BLOCKS if language == "python"]
 COMMANDS = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines()]
 EXPORT = "python -m minitransformer export "
-COMPARE = "python benchmarks/exported.py "
+COMPARE = "python -m benchmarks.experiments.exported "
 
 
 @pytest.fixture(scope="module")
@@ -74,25 +75,21 @@ def test_readme_has_the_commands_of_the_page():
     assert set(exports) < set(COMMANDS)
     assert COMMANDS[0] in readme
     (compare,) = (line for line in readme if line.startswith(COMPARE))
-    assert shlex.split(compare)[2:] == [exports[0].split()[4], *(e.split()[-1] for e in exports)]
+    assert shlex.split(compare)[3:] == [exports[0].split()[4], *(e.split()[-1] for e in exports)]
     assert parser().parse_args(["translate", "one"]).checkpoint == Path(exports[0].split()[4])
 
 
 def test_engines_answer_as_the_checkpoint(exported, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.chdir(exported)
     (line,) = (line for line in COMMANDS if line.startswith(COMPARE))
-    words = line.replace("number-words.safetensors", "number-words").split()[1:]
+    words = line.replace("number-words.safetensors", "number-words").split()[2:]
     monkeypatch.setattr(sys, "argv", [*words, "--count", "30"])
-    import exported as program
-
-    program.main()
-    sys.modules.pop("exported")
+    comparison.main()
     for row in capsys.readouterr().out.splitlines():
         same = int(re.search(r": (\d+) of 30 the same$", row)[1])
         assert same == 30 or (row.startswith("numbers-int8, ") and same >= 27)
     with pytest.raises(ValueError, match=r"writer has none of the files model\.bin, encoder\."):
-        program.same_answers(Path("number-words"), [Path("writer")], 1)
+        comparison.same_answers(Path("number-words"), [Path("writer")], 1)
 
 
 @pytest.mark.parametrize("folder", ["numbers-ctranslate2", "numbers-int8"])

@@ -1,0 +1,5 @@
+"""Measurements, each repeated by one command: `python -m benchmarks.experiments.ablations`.
+
+`speed` compares time, `experiments` trains and compares models, `results` keeps what they found,
+which chapters print, and `runs` is what programs share.
+"""
