@@ -7,14 +7,14 @@ et al., 2016), on which section 5.1 of "Attention Is All You Need" rests; for by
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Self
 
 import regex
 
-from minitransformer.checks import check_instance, check_vocab_size, texts_of
+from minitransformer.checks import check_instance, check_vocab_size
 from minitransformer.tokenization.tokenizer import Tokenizer
 from minitransformer.tokenization.tokenizer_file import GPT2_PATTERN
 
@@ -74,7 +74,8 @@ class BPETokenizer(Tokenizer):
             (self.ids[left], self.ids[right]): (rank, self.ids[left + right])
             for rank, (left, right) in enumerate(self.merges)
         }
-        self.pattern, self.pieces = pattern, splitter(pattern)
+        self.pattern = pattern
+        self.pieces = splitter(pattern)
         self.byte_ids = [self.ids[SPELLED[byte]] for byte in range(256)]
         self.special_spellings = {name: spell(name) for name in self.special_tokens}
 
@@ -110,29 +111,6 @@ class BPETokenizer(Tokenizer):
     def encode_piece(self, piece: str) -> list[int]:
         """Merge a piece's bytes, always the pair whose merge was learned first."""
         return merge_pairs([self.byte_ids[byte] for byte in to_bytes(piece)], self.rules)
-
-    def encode_iterable(
-        self, texts: Iterable[str], *, parse_special: bool = False
-    ) -> Iterator[int]:
-        """Yield the ids of one long text that comes in parts, such as the lines of a file.
-
-        They are the ids of `encode("".join(texts))`, but only one part, and the end of the one
-        before, are in memory. The pattern may look one piece ahead, as GPT-2's does, not further.
-        """
-        longest = max(map(len, self.special_tokens), default=0) if parse_special else 0
-        rest = ""
-        for text in texts_of("texts", texts):
-            rest += text
-            parts = self.special_pattern.split(rest) if parse_special else [rest]
-            cuts = ([part] if n % 2 else self.split(part) for n, part in enumerate(parts))
-            pieces = list(chain.from_iterable(cuts))
-            # What follows may change the last two pieces, or complete a special token.
-            least, held = max(longest, len("".join(pieces[-2:]))), 0
-            while pieces and held < least:
-                held += len(pieces.pop())
-            whole, rest = rest[: len(rest) - held], rest[len(rest) - held :]
-            yield from self.encode(whole, parse_special=parse_special)
-        yield from self.encode(rest, parse_special=parse_special)
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens; bytes that are no UTF-8 show as U+FFFD."""

@@ -112,18 +112,19 @@ class PublishedTokenizer(Tokenizer):
         """
         said = settings["special_tokens_map.json"] | settings["tokenizer_config.json"]
         names = {role: said[f"{role}_token"] for role in ROLES if f"{role}_token" in said}
-        model = self.state["model"]
-        if (index := model.get("unk_id")) is not None:
-            self.unk_id = index
-        elif model.get("unk_token") is not None:
-            self.unk_id = self.ids.get(model["unk_token"])
         for role in ROLES:
-            name, number = names.get(role), settings["config.json"].get(f"{role}_token_id")
-            if names and (role != "unk" or name is not None):
+            name = names.get(role)
+            number = settings["config.json"].get(f"{role}_token_id")
+            if names:
                 name = name["content"] if isinstance(name, dict) else name
                 setattr(self, f"{role}_id", self.ids.get(name or ""))
-            elif not names and isinstance(number, int) and 0 <= number < self.vocab_size:
+            elif isinstance(number, int) and 0 <= number < self.vocab_size:
                 setattr(self, f"{role}_id", number)
+        unknown = self.state["model"].get("unk_id")
+        if unknown is None:
+            unknown = self.ids.get(self.state["model"].get("unk_token") or "")
+        if unknown is not None and "unk" not in names:
+            self.unk_id = unknown
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | os.PathLike[str], side: str = "source") -> Self:

@@ -246,33 +246,6 @@ def test_patterns_that_do_not_cut_are_refused(pattern, error):
         BPETokenizer.train(["a"], 300, pattern=pattern)
 
 
-# --- a text in parts
-
-
-@each_pattern
-@thorough
-@given(st.lists(texts_of_any_kind | st.sampled_from(ODD), max_size=8), st.booleans())
-def test_a_text_in_parts_has_the_ids_of_the_whole(pattern, parts, parse):
-    names = ["<eos>", "<eos><eos>", "<pad>"]
-    tokenizer = BPETokenizer(BYTE_TOKENS, special_tokens=names, pattern=pattern)
-    for cut in (parts, "".join(parts)):
-        ids = list(tokenizer.encode_iterable(iter(list(cut)), parse_special=parse))
-        assert ids == tokenizer.encode("".join(parts), parse_special=parse)
-
-
-def test_a_long_text_in_parts_takes_constant_memory():
-    def lines():
-        for number in range(20_000):
-            yield f"line {number} of a text\n"
-            alive.append(number)
-
-    alive = []
-    ids = bytes_only.encode_iterable(lines())
-    first = [next(ids) for _ in range(100)]
-    assert len(alive) < 10
-    assert bytes_only.decode([*first, *ids]) == "".join(lines())
-
-
 # --- round trip
 
 
