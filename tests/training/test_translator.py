@@ -160,7 +160,7 @@ def test_measures_of_nothing_are_refused(translator):
 def test_a_single_text_is_refused_everywhere(translator, tmp_path):
     model, (src, tgt) = translator.model, translator.tokenizers.values()
     settings, writer = TrainingConfig(context_length=2), decoder_only_model()
-    generator, bytes_only = TextGenerator(writer, tgt), mt.BPETokenizer.train([])
+    generator = TextGenerator(writer, tgt)
     calls = [
         translator.translate,
         translator.exact_match,
@@ -169,7 +169,6 @@ def test_a_single_text_is_refused_everywhere(translator, tmp_path):
         generator.bits_per_character,
         lambda pairs: Trainer(model, pairs, src, tgt, settings),
         lambda texts: mt.LanguageModelTrainer(writer, texts, tgt, settings),
-        lambda texts: list(bytes_only.encode_iterable(texts)),
         lambda texts: mt.parallel.write_tokens(texts, tgt, tmp_path / "tokens"),
         WordTokenizer([]).count_pieces,
         partial(encode_pairs, src_tokenizer=src, tgt_tokenizer=tgt),
