@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST = {"minitransformer": 17_800, "tests": 28_000, "benchmarks": 9_600, "tools": 3_300}
 """Lines that a folder may have."""
 LONGEST = {"Trainer": 120, "generate": 80, "Tokenizer": 70, "TransformerConfig": 60}
-LONGEST |= {"TrainingConfig": 60, "GenerationConfig": 60}
+LONGEST |= {"TrainingConfig": 60, "GenerationConfig": 60, "BERTConfig": 60, "MarianConfig": 60}
 """Lines that a definition may have."""
 
 

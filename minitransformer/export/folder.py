@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer.files import new_folder
-from minitransformer.models.hub import write_tokenizers
-from minitransformer.models.pretrained import check_as_configured, vocabularies
+from minitransformer.models.pretrained import check_as_configured, vocabularies, write_tokenizers
 from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.tokenization.tokenizer import Tokenizer
 from minitransformer.training.translator import TextModel

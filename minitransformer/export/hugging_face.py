@@ -23,7 +23,7 @@ from torch import Tensor
 from minitransformer.export.folder import Exportable, export_folder, exportable_by_layers
 from minitransformer.files import write_json
 from minitransformer.models.gpt2 import GPT2, GPT2Config
-from minitransformer.models.hub import Stacked, linear
+from minitransformer.models.hub import Names
 from minitransformer.models.llama import Llama, LlamaConfig
 from minitransformer.models.marian import Marian, MarianConfig
 
@@ -60,10 +60,10 @@ class Pegasus(Marian):
 
     config_class = PegasusConfig
     architecture = "PegasusForConditionalGeneration"
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        **MarianConfig.names,
-        **linear("model.encoder.layer_norm", "encoder.norm"),
-        **linear("model.decoder.layer_norm", "decoder.norm"),
+    names: ClassVar[Names] = {
+        **Marian.names,
+        "model.encoder.layer_norm": "encoder.norm",
+        "model.decoder.layer_norm": "decoder.norm",
     }
 
 

@@ -34,7 +34,7 @@ from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import ACTIVATIONS, FeedForward
 from minitransformer.layers.layer_norm import Dropout, LayerNorm
 from minitransformer.layers.positional_encoding import LearnedPositionalEncoding
-from minitransformer.models.hub import ACTIVATION_NAMES, HIDDEN, Published, PublishedConfig
+from minitransformer.models.hub import ACTIVATION_NAMES, HIDDEN, Names, Published, PublishedConfig
 
 __all__ = [
     "BERT",
@@ -46,15 +46,91 @@ __all__ = [
     "mask_tokens",
 ]
 
-Names = Mapping[str, str]
 EMBEDDINGS = {
     "embeddings.word_embeddings": "embedding",
     "embeddings.position_embeddings": "positions",
     "embeddings.token_type_embeddings": "segments",
     "embeddings.LayerNorm": "norm",
 }
-KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-"""What a part has, as files and as we call it; old files have gammas and betas."""
+LAYER = {
+    "encoder.layer.*.attention.self.query": "self_attention.w_q",
+    "encoder.layer.*.attention.self.key": "self_attention.w_k",
+    "encoder.layer.*.attention.self.value": "self_attention.w_v",
+    "encoder.layer.*.attention.output.dense": "self_attention.w_o",
+    "encoder.layer.*.attention.output.LayerNorm": "residual_1.norm",
+    "encoder.layer.*.intermediate.dense": "feed_forward.w_1",
+    "encoder.layer.*.output.dense": "feed_forward.w_2",
+    "encoder.layer.*.output.LayerNorm": "residual_2.norm",
+}
+LAYER_OF_DISTILBERT = {
+    "transformer.layer.*.attention.q_lin": "self_attention.w_q",
+    "transformer.layer.*.attention.k_lin": "self_attention.w_k",
+    "transformer.layer.*.attention.v_lin": "self_attention.w_v",
+    "transformer.layer.*.attention.out_lin": "self_attention.w_o",
+    "transformer.layer.*.sa_layer_norm": "residual_1.norm",
+    "transformer.layer.*.ffn.lin1": "feed_forward.w_1",
+    "transformer.layer.*.ffn.lin2": "feed_forward.w_2",
+    "transformer.layer.*.output_layer_norm": "residual_2.norm",
+}
+HEADS = {
+    "bert": {
+        "BertModel": {"bert.pooler.dense": "pooler"},
+        "BertForMaskedLM": {
+            "cls.predictions.transform.dense": "dense",
+            "cls.predictions.transform.LayerNorm": "dense_norm",
+            "cls.predictions.decoder": "output_projection",
+        },
+        "BertForSequenceClassification": {
+            "bert.pooler.dense": "pooler",
+            "classifier": "classifier",
+        },
+        "BertForNextSentencePrediction": {"cls.seq_relationship": "next_sentence"},
+    },
+    "roberta": {
+        "RobertaModel": {"roberta.pooler.dense": "pooler"},
+        "RobertaForMaskedLM": {
+            "lm_head.dense": "dense",
+            "lm_head.layer_norm": "dense_norm",
+            "lm_head.decoder": "output_projection",
+        },
+        "RobertaForSequenceClassification": {
+            "classifier.dense": "pooler",
+            "classifier.out_proj": "classifier",
+        },
+    },
+    "distilbert": {
+        "DistilBertModel": {},
+        "DistilBertForMaskedLM": {
+            "vocab_transform": "dense",
+            "vocab_layer_norm": "dense_norm",
+            "vocab_projector": "output_projection",
+        },
+        "DistilBertForSequenceClassification": {
+            "pre_classifier": "pooler",
+            "classifier": "classifier",
+        },
+    },
+}
+"""What each architecture has besides the encoder. A file may have those of another one too."""
+OUTPUT_BIAS = {"bert": "cls.predictions.bias", "roberta": "lm_head.bias"}
+"""The name that the bias of the output has where the output is tied; else it is the decoder's."""
+
+
+def weight_names(config: "BERTConfig", architecture: str) -> Names:
+    """What a file of the family calls the weights of one architecture; None for the others'."""
+    family, own = config.model_type, HEADS[config.model_type][architecture]
+    names: dict[str, str | None] = {f"{family}.embeddings.position_ids": None}
+    names |= {theirs: None for head in HEADS[family].values() for theirs in head}
+    names |= own
+    if family in OUTPUT_BIAS:
+        asked = config.tie_output and "output_projection" in own.values()
+        names[OUTPUT_BIAS[family]] = "output_projection.bias" if asked else None
+    names |= {f"{family}.{theirs}": ours for theirs, ours in EMBEDDINGS.items()}
+    layer = LAYER_OF_DISTILBERT if family == "distilbert" else LAYER
+    names |= {f"{family}.{theirs}": f"encoder.layers.*.{ours}" for theirs, ours in layer.items()}
+    if architecture.endswith("Model"):  # its own files have no prefix
+        names = {name.removeprefix(f"{family}."): ours for name, ours in names.items()} | names
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +164,7 @@ class BERTConfig(PublishedConfig):
 
     model_type: ClassVar[str] = "bert"
     also: ClassVar[tuple[str, ...]] = ("roberta", "distilbert")
-    keys: ClassVar[Names] = HIDDEN | {
+    keys: ClassVar[Mapping[str, str]] = HIDDEN | {
         "type_vocab_size": "num_segments",
         "layer_norm_eps": "eps",
         "hidden_dropout_prob": "dropout",
@@ -103,32 +179,6 @@ class BERTConfig(PublishedConfig):
     }
     # Old files say so how BERT's pooler is, for every BERT.
     without_effect: ClassVar[str] = "directionality|pooler_(fc_size|type|size_per_head|num_.*)"
-    layer: ClassVar[Names] = {
-        "encoder.layer.*.attention.self.query": "self_attention.w_q",
-        "encoder.layer.*.attention.self.key": "self_attention.w_k",
-        "encoder.layer.*.attention.self.value": "self_attention.w_v",
-        "encoder.layer.*.attention.output.dense": "self_attention.w_o",
-        "encoder.layer.*.attention.output.LayerNorm": "residual_1.norm",
-        "encoder.layer.*.intermediate.dense": "feed_forward.w_1",
-        "encoder.layer.*.output.dense": "feed_forward.w_2",
-        "encoder.layer.*.output.LayerNorm": "residual_2.norm",
-    }
-    heads: ClassVar[Mapping[str, Names]] = {
-        "BertModel": {"bert.pooler.dense": "pooler"},
-        "BertForMaskedLM": {
-            "cls.predictions.transform.dense": "dense",
-            "cls.predictions.transform.LayerNorm": "dense_norm",
-            "cls.predictions.decoder": "output_projection",
-        },
-        "BertForSequenceClassification": {
-            "bert.pooler.dense": "pooler",
-            "classifier": "classifier",
-        },
-        "BertForNextSentencePrediction": {"cls.seq_relationship": "next_sentence"},
-    }
-    """What each architecture has besides the encoder. A file may have it in vain."""
-    output_bias: ClassVar[str | None] = "cls.predictions.bias"
-    """Where the output is tied, its bias has a name of its own; else it is the decoder's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,30 +192,6 @@ class BERTConfig(PublishedConfig):
     def to_published(self) -> dict[str, Any]:
         """What `config.json` says of this configuration; of the pooler it says nothing."""
         return {key: value for key, value in super().to_published().items() if key != "pooler"}
-
-    def architecture(self, kind: str) -> str:
-        """What `transformers` calls a model of this kind, such as "ForMaskedLM"."""
-        return next(name for name in self.heads if name.endswith(kind))
-
-    def weight_names(self, architecture: str) -> dict[str, str | None]:
-        """What a file of the family calls the weights of one architecture; None for the others'."""
-        prefix, own = f"{self.model_type}.", self.heads[architecture]
-        parts = {prefix + theirs: ours for theirs, ours in EMBEDDINGS.items()}
-        layers = self.layer.items()
-        parts |= {prefix + theirs: f"encoder.layers.*.{ours}" for theirs, ours in layers}
-        parts |= own
-        others = {theirs for head in self.heads.values() for theirs in head} - own.keys()
-        names: dict[str, str | None] = dict.fromkeys([prefix + "embeddings.position_ids"])
-        names |= {f"{theirs}.{kind}": None for theirs in sorted(others) for kind in KINDS}
-        if self.output_bias:
-            asked = self.tie_output and "output_projection" in own.values()
-            names[self.output_bias] = "output_projection.bias" if asked else None
-        for theirs, ours in parts.items():
-            for kind, our_kind in KINDS.items():
-                names[f"{theirs}.{kind}"] = f"{ours}.{our_kind}"
-        if architecture.endswith("Model"):  # which has no prefix where it stands alone
-            names = {name.removeprefix(prefix): ours for name, ours in names.items()} | names
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,19 +207,6 @@ class RoBERTaConfig(BERTConfig):
     pad_id: int = 1
 
     model_type: ClassVar[str] = "roberta"
-    output_bias: ClassVar[str | None] = "lm_head.bias"
-    heads: ClassVar[Mapping[str, Names]] = {
-        "RobertaModel": {"roberta.pooler.dense": "pooler"},
-        "RobertaForMaskedLM": {
-            "lm_head.dense": "dense",
-            "lm_head.layer_norm": "dense_norm",
-            "lm_head.decoder": "output_projection",
-        },
-        "RobertaForSequenceClassification": {
-            "classifier.dense": "pooler",
-            "classifier.out_proj": "classifier",
-        },
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +222,7 @@ class DistilBERTConfig(BERTConfig):
     num_segments: int = 0
 
     model_type: ClassVar[str] = "distilbert"
-    output_bias: ClassVar[str | None] = None
-    keys: ClassVar[Names] = {
+    keys: ClassVar[Mapping[str, str]] = {
         **{key: key for key in ("vocab_size", "activation", "dropout", "num_labels")},
         "dim": "d_model",
         "n_heads": "num_heads",
@@ -223,28 +235,6 @@ class DistilBERTConfig(BERTConfig):
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "sinusoidal_pos_embds": (False, True),  # how positions started; they are stored
         "tie_weights_": (True,),
-    }
-    layer: ClassVar[Names] = {
-        "transformer.layer.*.attention.q_lin": "self_attention.w_q",
-        "transformer.layer.*.attention.k_lin": "self_attention.w_k",
-        "transformer.layer.*.attention.v_lin": "self_attention.w_v",
-        "transformer.layer.*.attention.out_lin": "self_attention.w_o",
-        "transformer.layer.*.sa_layer_norm": "residual_1.norm",
-        "transformer.layer.*.ffn.lin1": "feed_forward.w_1",
-        "transformer.layer.*.ffn.lin2": "feed_forward.w_2",
-        "transformer.layer.*.output_layer_norm": "residual_2.norm",
-    }
-    heads: ClassVar[Mapping[str, Names]] = {
-        "DistilBertModel": {},
-        "DistilBertForMaskedLM": {
-            "vocab_transform": "dense",
-            "vocab_layer_norm": "dense_norm",
-            "vocab_projector": "output_projection",
-        },
-        "DistilBertForSequenceClassification": {
-            "pre_classifier": "pooler",
-            "classifier": "classifier",
-        },
     }
 
 
@@ -269,8 +259,10 @@ class BERT(Published):
         super().__init__()
         self.config = config
         # What files call a model depends on the family, so on the configuration, not on the class.
-        architecture = config.architecture(self.kind)
-        vars(self).update(architecture=architecture, names=config.weight_names(architecture))
+        family = config.model_type
+        architecture = next(name for name in HEADS[family] if name.endswith(self.kind))
+        vars(self).update(architecture=architecture, prefix=f"{family}.")
+        vars(self).update(names=weight_names(config, architecture))
         d, segments = config.d_model, config.num_segments
         self.embedding = TokenEmbedding(config.vocab_size, d, scale=1.0)
         self.segments = TokenEmbedding(segments, d, scale=1.0) if segments else None

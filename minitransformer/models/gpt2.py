@@ -23,32 +23,25 @@ from torch import nn
 
 from minitransformer.layers.encoder_decoder import EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
-from minitransformer.models.hub import ACTIVATION_NAMES, DecoderConfig, Published, Stacked, linear
+from minitransformer.models.hub import ACTIVATION_NAMES, DecoderConfig, Names, Published, Stacked
 from minitransformer.models.transformer import DecoderOnlyTransformer, start_normal
 
 __all__ = ["GPT2", "GPT2Config"]
 
-NAMES: Mapping[str, str | Stacked | None] = {
-    "transformer.wte.weight": "embedding.weight",
-    "transformer.wpe.weight": "positions.weight",
-    **linear("transformer.ln_f", "decoder.norm"),
-    **linear("transformer.h.*.ln_1", "decoder.layers.*.residual_1.norm"),
-    **linear("transformer.h.*.ln_2", "decoder.layers.*.residual_2.norm"),
-    **{
-        f"transformer.h.*.{theirs}.{kind}": Stacked(
-            tuple(f"decoder.layers.*.{name}.{kind}" for name in ours), kind == "weight"
-        )
-        for kind in ("weight", "bias")
-        for theirs, ours in {
-            "attn.c_attn": [f"self_attention.w_{letter}" for letter in "qkv"],
-            "attn.c_proj": ["self_attention.w_o"],
-            "mlp.c_fc": ["feed_forward.w_1"],
-            "mlp.c_proj": ["feed_forward.w_2"],
-        }.items()
-    },
-    "transformer.h.*.attn.bias": None,  # the causal mask
-    "transformer.h.*.attn.masked_bias": None,
-    "lm_head.weight": "output_projection.weight",
+LAYER, OURS = "transformer.h.*", "decoder.layers.*"
+NAMES: Names = {
+    "transformer.wte": "embedding",
+    "transformer.wpe": "positions",
+    "transformer.ln_f": "decoder.norm",
+    f"{LAYER}.ln_1": f"{OURS}.residual_1.norm",
+    f"{LAYER}.ln_2": f"{OURS}.residual_2.norm",
+    f"{LAYER}.attn.c_attn": Stacked(tuple(f"{OURS}.self_attention.w_{x}" for x in "qkv")),
+    f"{LAYER}.attn.c_proj": Stacked((f"{OURS}.self_attention.w_o",)),
+    f"{LAYER}.mlp.c_fc": Stacked((f"{OURS}.feed_forward.w_1",)),
+    f"{LAYER}.mlp.c_proj": Stacked((f"{OURS}.feed_forward.w_2",)),
+    f"{LAYER}.attn.bias": None,  # the causal mask
+    f"{LAYER}.attn.masked_bias": None,
+    "lm_head": "output_projection",
 }
 
 

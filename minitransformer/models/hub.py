@@ -1,7 +1,9 @@
-"""Weights that others publish, in and out of a folder, under their names.
+"""What others publish, in and out of a folder: their settings and their weights, by their names.
 
-A model class says where each published tensor goes; the rest is here. Nothing is unpickled, and
-nothing that is not known is passed over in silence.
+A family says which settings of `config.json` are fields of its configuration, which must have one
+value, and which leave its outputs as they are. Any other setting passes if its value does nothing
+(false, null, 0 or empty), and is refused by its name and value if not. A model class says where
+each published tensor goes. Nothing is unpickled, and nothing unknown is passed over in silence.
 
 Built in chapter 12.
 """
@@ -12,47 +14,26 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self, get_args, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from minitransformer.checks import check_types
-from minitransformer.files import (
-    local_folder,
-    named_folder,
-    read_json,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
+from minitransformer.files import local_folder, read_json, read_tensors
 from minitransformer.models.pretrained import (
     CLASS,
     CONFIG,
+    GENERATION,
     HUB_FILES,
-    TOKENIZERS,
+    INDEX,
     WEIGHTS,
-    check_as_configured,
-    check_tokenizers,
-    described_for_folder,
+    Pretrained,
     existing,
-    vocabularies,
 )
-from minitransformer.models.registry import check_dtype, name_of, named_weights, register, shape_of
-from minitransformer.tokenization.published import FILES as PUBLISHED_FILES
-from minitransformer.tokenization.published import KINDS, PublishedTokenizer
-from minitransformer.tokenization.tokenizer import ROLES, Tokenizer
+from minitransformer.models.registry import name_of, plain_type, shape_of, with_derived
 
-__all__ = [
-    "DecoderConfig",
-    "Published",
-    "PublishedConfig",
-    "Stacked",
-    "check_files_come_back",
-    "read_tokenizers",
-    "write_tokenizers",
-]
+__all__ = ["DecoderConfig", "Published", "PublishedConfig", "Stacked"]
 
 ACTIVATION_NAMES = {
     "gelu": "gelu",
@@ -134,6 +115,8 @@ class PublishedConfig:
     keys: ClassVar[Mapping[str, str]]
     fixed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     without_effect: ClassVar[str] = ""
+    norm: ClassVar[str] = "layer_norm"
+    share_embeddings: ClassVar[bool] = True
 
     @classmethod
     def from_published(cls, content: Mapping[str, Any]) -> Self:
@@ -154,7 +137,12 @@ class PublishedConfig:
     @classmethod
     def family(cls, content: Mapping[str, Any]) -> type[Self]:
         """The class for the family that a `config.json` names; this one where it names none."""
-        families = families_of(PublishedConfig) | {cls.model_type: cls}
+        families: dict[str, type[Any]] = {
+            vars(kind)["model_type"]: kind
+            for kind in with_derived(PublishedConfig).values()
+            if "model_type" in vars(kind) and kind.__module__.startswith(__package__)
+        }
+        families[cls.model_type] = cls
         expected = [cls.model_type, *vars(cls).get("also", ())]
         found = content.get("model_type")
         if found is None and (architectures := content.get("architectures")):
@@ -229,16 +217,6 @@ class PublishedConfig:
         return {"model_type": self.model_type} | said
 
 
-def families_of(base: type[Any]) -> dict[str, type[Any]]:
-    """The families that can be read, which are those in this subpackage, by their names."""
-    families: dict[str, type[Any]] = {}
-    for kind in base.__subclasses__():
-        if "model_type" in vars(kind) and kind.__module__.startswith(__package__):
-            families[kind.model_type] = kind
-        families |= families_of(kind)
-    return families
-
-
 def ids_of(ids: Any) -> tuple[int, ...]:
     """One id, several or none, as files and users say them.
 
@@ -266,7 +244,6 @@ class DecoderConfig(PublishedConfig):
 
     num_encoder_layers: ClassVar[int] = 0
     pad_id: ClassVar[int] = -1
-    norm: ClassVar[str] = "layer_norm"
     norm_first: ClassVar[bool] = True
     embedding_scale: ClassVar[float] = 1.0
 
@@ -278,96 +255,45 @@ class DecoderConfig(PublishedConfig):
 
 @dataclass(frozen=True)
 class Stacked:
-    """A published tensor that holds several of ours, one after the other."""
+    """Parts of ours that are published as one, each below the other, and matrices as (in, out)."""
 
     names: tuple[str, ...]
-    transposed: bool = False  # whether matrices are stored (in, out)
 
     def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
         """Ours, of these shapes."""
-        tensor = tensor.T if self.transposed else tensor
-        return list(tensor.split([shape[0] for shape in shapes]))
+        return list(tensor.t().split([shape[0] for shape in shapes]))
 
     def put_together(self, tensors: list[Tensor]) -> Tensor:
         """Theirs."""
-        tensor = torch.cat(tensors)
-        return tensor.T if self.transposed else tensor
+        return torch.cat(tensors).t()
 
 
-def linear(theirs: str, ours: str) -> dict[str, str]:
-    """The names of the weight and the bias of a linear map or a norm."""
-    return {f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias")}
-
-
-def check_said(again: Any, config: Any) -> None:
-    """Raise an error unless a `config.json` is read as it was meant; None may be its number."""
-    theirs, ours = vars(again), vars(config)
-    changed = [key for key, value in ours.items() if value not in (None, theirs[key])]
-    if changed:
-        said = ", ".join(f"{key} as {theirs[key]!r}, not {ours[key]!r}" for key in changed)
-        raise ValueError(f"config.json would be read with {said}")
-
-
-FILES = tuple({*PUBLISHED_FILES, *TOKENIZERS.values()} - {CONFIG})
-
-
-def write_tokenizers(folder: Path, tokenizers: Mapping[str, Tokenizer]) -> None:
-    """Write the files of the tokenizers; two published ones share theirs."""
-    for side, tokenizer in tokenizers.items():
-        if isinstance(tokenizer, PublishedTokenizer):
-            tokenizer.save_pretrained(folder)
-        else:
-            tokenizer.save(folder / TOKENIZERS[side])
-
-
-def read_tokenizers(folder: Path, config: Any) -> dict[str, Tokenizer]:
-    """The tokenizers that lie in a folder, by side; none if there are no files of any."""
-    found: dict[str, Tokenizer] = {}
-    for side in vocabularies(config):
-        try:
-            found[side] = Tokenizer.load(folder / TOKENIZERS[side])
-        except (FileNotFoundError, ValueError):  # none of this package's
-            if any(all((folder / name).is_file() for name in names) for names in KINDS):
-                target = side == "tgt" and (folder / "target.spm").is_file()
-                found[side] = PublishedTokenizer.from_pretrained(
-                    folder, "target" if target else "source"
-                )
-    return found
-
-
-def check_files_come_back(tokenizers: Mapping[str, Tokenizer], config: Any, content: Any) -> None:
-    """Raise an error unless these tokenizers, beside that `config.json`, are read as they are."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        write_json(content, folder / CONFIG)
-        write_tokenizers(folder, tokenizers)
-        again = read_tokenizers(folder, config)
-    for side, tokenizer in tokenizers.items():
-        found, kind = again.get(side), type(tokenizer).__name__
-        if found is None or content_of(found) != content_of(tokenizer):
-            raise ValueError(
-                f"tokenizer {side}, a {kind}, cannot be saved beside this model: it would be read "
-                f"as a {type(found).__name__} with other tokens or settings"
-            )
-
-
-def content_of(tokenizer: Tokenizer) -> tuple[Any, ...]:
-    """What a tokenizer is, without the model's configuration, which is beside it."""
-    if not isinstance(tokenizer, PublishedTokenizer):
-        return type(tokenizer), tokenizer.to_dict()
-    files = {name: content for name, content in tokenizer.files.items() if name != CONFIG}
-    roles = [getattr(tokenizer, f"{role}_id") for role in ROLES]
-    return type(tokenizer), files, tokenizer.side, roles
-
-
-INDEX = f"{WEIGHTS}.index.json"
-GENERATION = "generation_config.json"
+Names = Mapping[str, str | Stacked | None]
+Place = TypeVar("Place")
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 BEGIN_AND_END = ("decoder_start_token_id", "eos_token_id")
 """What `generation_config.json` says in place of `config.json`."""
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class Published(nn.Module):
+def looked_up(names: Mapping[str, Place], name: str) -> tuple[Place, str, str] | None:
+    """The entry of a tensor or of the part that it belongs to, its kind in that part, its layer.
+
+    Example:
+        >>> looked_up({"h.*.ln_1": "norm"}, "h.3.ln_1.weight")
+        ('norm', '.weight', '3')
+    """
+    number = NUMBER.search(name)
+    for pattern in (name, NUMBER.sub("*", name, count=1)):
+        part, _, kind = pattern.rpartition(".")
+        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)  # the first files of BERT
+        for key, rest in ((pattern, ""), (part, f".{kind}")):
+            if key in names:
+                return names[key], rest, number[0] if number else ""
+    return None
+
+
+class Published(Pretrained):
     """A model whose weights others publish, and read.
 
     Args:
@@ -377,16 +303,17 @@ class Published(nn.Module):
     Attributes:
         config_class: the class of its configuration.
         architecture: what `transformers` calls this model, when it is written.
-        prefix: what stands before each name where the model is part of a larger one.
-        names: for each published tensor ours, or `Stacked` ones, or None for what is no parameter;
-            a star is the number of a layer.
+        prefix: what precedes each name where the model is part of a larger one.
+        names: for each published part or tensor ours, or `Stacked` ones, or None for what is no
+            parameter; a star is the number of a layer. Where several are one of ours, the first
+            is written.
     """
 
-    config: Any
     config_class: ClassVar[type[PublishedConfig]]
+    is_published = True
     architecture: ClassVar[str]
     prefix: ClassVar[str] = ""
-    names: ClassVar[Mapping[str, str | Stacked | None]]
+    names: ClassVar[Names]
     kept: Mapping[str, Any] = {}
     """Settings of the `config.json` that was read, which are written back."""
     generation: Mapping[str, Any] = {}
@@ -399,9 +326,12 @@ class Published(nn.Module):
         ids = getattr(self.config, "eos_ids", ())
         return tuple(index for index in ids if 0 <= index < self.config.vocab_size)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        register(cls)
+    @classmethod
+    def reads(cls, content: Mapping[str, Any]) -> bool:
+        """Whether this is the package's class for the model of that `config.json`."""
+        about = vars(cls.config_class)
+        families = (about.get("model_type"), *about.get("also", ()))
+        return "." not in name_of(cls) and content.get("model_type", "") in families
 
     @classmethod
     def from_pretrained(
@@ -483,8 +413,8 @@ class Published(nn.Module):
         dtypes: dict[torch.dtype, str] = {}
         unknown = []
         for name, tensor in weights.items():
-            place, number = self.place_of(name)
-            if place is None:
+            found = looked_up(self.names, name) or looked_up(self.names, self.prefix + name)
+            if found is not None and found[0] is None:
                 continue
             if tensor.dtype not in FLOATS:
                 raise ValueError(
@@ -492,84 +422,47 @@ class Published(nn.Module):
                     f"floating-point ones are read, {', '.join(map(str, FLOATS))}"
                 )
             dtypes.setdefault(tensor.dtype, name)
-            if place == "":
+            place, kind, number = found or ("", "", "")
+            parts = place.names if isinstance(place, Stacked) else (str(place),)
+            names = [(part + kind).replace("*", number) for part in parts]
+            if not parameters.keys() >= {*names}:
                 unknown.append(name)
-            elif isinstance(place, str):
-                ours[place.replace("*", number)] = tensor
+            elif isinstance(place, Stacked):
+                shapes = [parameters[part].shape for part in names]
+                ours.update(zip(names, place.take_apart(tensor, shapes), strict=True))
             else:
-                names = [part.replace("*", number) for part in place.names]
-                if wrong := [part for part in names if part not in parameters]:
-                    raise ValueError(f"{name} has no place: there is no {wrong[0]} as configured")
-                parts = place.take_apart(tensor, [parameters[part].shape for part in names])
-                ours.update(zip(names, parts, strict=True))
-        unknown += [name for name in ours if name not in parameters]
+                ours[names[0]] = tensor
         if unknown:
-            raise ValueError(f"{len(unknown)} weights are not known; the first is {unknown[0]}")
+            raise ValueError(
+                f"{len(unknown)} weights have no place in the model as configured; the first is "
+                f"{unknown[0]}"
+            )
         if len(dtypes) > 1:
-            found = ", ".join(f"{kind} ({name})" for kind, name in dtypes.items())
-            raise ValueError(f"weights have several dtypes, {found}; say which one by `dtype`")
+            said = ", ".join(f"{kind} ({name})" for kind, name in dtypes.items())
+            raise ValueError(f"weights have several dtypes, {said}; say which one by `dtype`")
         return ours
-
-    def place_of(self, name: str) -> tuple[str | Stacked | None, str]:
-        """Where a published tensor goes, and the number of its layer; "" if it is not known."""
-        for found in (name, self.prefix + name):
-            pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", found, count=1)
-            if pattern in self.names:
-                number = re.search(r"(?<=\.)\d+(?=\.)", found)
-                return self.names[pattern], number[0] if number else ""
-        return "", ""
 
     def published_weights(self) -> dict[str, Tensor]:
         """The weights under their published names, each one once."""
-        left = dict(self.named_parameters())
-        numbers = sorted({*re.findall(r"\.(\d+)\.", " ".join(left))}, key=int)
-        published: dict[str, Tensor] = {}
+        theirs: dict[str, str] = {}
         for name, place in self.names.items():
-            if place is None:
-                continue
-            wanted = (place,) if isinstance(place, str) else place.names
-            for number in numbers if "*" in name else [""]:
-                parts = [left.pop(part.replace("*", number), None) for part in wanted]
-                whole = [part.detach() for part in parts if part is not None]
-                if whole:
-                    published[name.replace("*", number)] = (
-                        whole[0] if isinstance(place, str) else place.put_together(whole)
-                    )
-        if left:
-            first = next(iter(left))
-            raise ValueError(f"{len(left)} weights have no published name; the first is {first}")
+            for ours in place.names if isinstance(place, Stacked) else [place or ""]:
+                theirs.setdefault(ours, name)
+        parts: dict[tuple[str, str, str], list[Tensor]] = {}
+        for ours, parameter in self.named_parameters():
+            found = looked_up(theirs, ours)
+            if found is None:
+                raise ValueError(f"{ours} has no published name")
+            parts.setdefault(found, []).append(parameter.detach())
+        published: dict[str, Tensor] = {}
+        for (name, kind, number), tensors in parts.items():
+            place = self.names[name]
+            whole = place.put_together(tensors) if isinstance(place, Stacked) else tensors[0]
+            published[(name + kind).replace("*", number)] = whole
         return published
 
-    @classmethod
-    def reads(cls, content: Mapping[str, Any]) -> bool:
-        """Whether this is the package's class for the model of that `config.json`."""
-        config = getattr(cls, "config_class", None)
-        types = {config.model_type, *vars(config).get("also", ())} if config else set()
-        return "." not in name_of(cls) and content.get("model_type") in types
-
-    @classmethod
-    def of_folder(cls, folder: Path, device: torch.device | str) -> tuple[Self, dict[str, Any]]:
-        """The model of a folder, and its tokenizers, ours or published ones."""
-        model = cls.from_pretrained(folder, device)
-        return model, read_tokenizers(folder, model.config)
-
-    def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Any) -> None:
-        """Write `config.json` and `model.safetensors`, for `transformers` and `from_pretrained`.
-
-        Args:
-            folder: where to; made if it does not exist.
-            tokenizers: what lies beside them: `text`, or `src` and `tgt` of a model with encoder
-                and decoder, so `**trainer.tokenizers`. Of a `PublishedTokenizer` its own files.
-
-        Raises:
-            ValueError: if `folder` is empty; if a tokenizer does not fit the model; if model or
-                tokenizers would come back as others.
-        """
-        folder = named_folder(folder)
-        check_tokenizers(self.config, tokenizers)
-        about = described_for_folder(self)
-        check_as_configured(self)
-        check_dtype(named_weights(self))
+    def contents(self) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+        """The JSON files for `transformers` and `from_pretrained`, and the weights."""
         published = self.config.to_published()
         content = {**self.kept, "architectures": [self.architecture], **published}
         if published.get("num_labels") not in (None, len(content.get("id2label") or ())):
@@ -581,23 +474,16 @@ class Published(nn.Module):
         generation = {**self.generation, **{key: content[key] for key in told & content.keys()}}
         content.pop(CLASS, None)
         if not self.reads(content):
-            content[CLASS] = about["class"]
+            content[CLASS] = name_of(plain_type(self))
         weights = self.published_weights()
-        again = self.from_published(json.loads(json.dumps(content)), weights)
-        check_said(again.config, self.config)
-        check_files_come_back(tokenizers, self.config, content)
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
-            finished = Path(name)
-            write_tensors(finished / WEIGHTS, weights, {"format": "pt"})
-            write_tokenizers(finished, tokenizers)
-            write_json(content, finished / CONFIG)
-            if generation:
-                write_json(generation, finished / GENERATION)
-            for file in (CONFIG, INDEX, GENERATION, *(FILES if tokenizers else ())):
-                (folder / file).unlink(missing_ok=True)
-            for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
-                os.replace(path, folder / path.name)
+        again = self.from_published(json.loads(json.dumps(content)), weights).config
+        for key, value in vars(self.config).items():
+            if value not in (None, getattr(again, key)):  # None may be written as its number
+                raise ValueError(
+                    f"config.json would be read with {key} as {getattr(again, key)!r}, "
+                    f"not {value!r}"
+                )
+        return {CONFIG: content} | ({GENERATION: generation} if generation else {}), weights
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

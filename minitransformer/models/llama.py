@@ -31,14 +31,7 @@ from torch import nn
 from minitransformer.layers.encoder_decoder import EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
-from minitransformer.models.hub import (
-    ACTIVATION_NAMES,
-    HIDDEN,
-    DecoderConfig,
-    Published,
-    Stacked,
-    linear,
-)
+from minitransformer.models.hub import ACTIVATION_NAMES, HIDDEN, DecoderConfig, Names, Published
 from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.models.transformer import DecoderOnlyTransformer, start_normal
 
@@ -221,6 +214,22 @@ class Qwen3Config(Qwen2Config):
     qk_norm: ClassVar[bool] = True
 
 
+LAYER, OURS = "model.layers.*", "decoder.layers.*"
+NAMES: Names = {
+    "model.embed_tokens": "embedding",
+    "model.norm": "decoder.norm",
+    f"{LAYER}.input_layernorm": f"{OURS}.residual_1.norm",
+    f"{LAYER}.post_attention_layernorm": f"{OURS}.residual_2.norm",  # but before the network
+    f"{LAYER}.self_attn.q_norm": f"{OURS}.self_attention.norm_q",
+    f"{LAYER}.self_attn.k_norm": f"{OURS}.self_attention.norm_k",
+    **{f"{LAYER}.self_attn.{x}_proj": f"{OURS}.self_attention.w_{x}" for x in "qkvo"},
+    f"{LAYER}.mlp.gate_proj": f"{OURS}.feed_forward.w_1",
+    f"{LAYER}.mlp.up_proj": f"{OURS}.feed_forward.w_3",
+    f"{LAYER}.mlp.down_proj": f"{OURS}.feed_forward.w_2",
+    f"{LAYER}.self_attn.rotary_emb.inv_freq": None,
+    "model.rotary_emb.inv_freq": None,
+    "lm_head": "output_projection",
+}
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 
 
@@ -241,34 +250,7 @@ class Llama(Published, DecoderOnlyTransformer):
     config_class = LlamaConfig
     architecture = "LlamaForCausalLM"
     prefix = "model."
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        "model.embed_tokens.weight": "embedding.weight",
-        "model.norm.weight": "decoder.norm.weight",
-        **{
-            f"model.layers.*.{theirs}.weight": f"decoder.layers.*.{ours}.weight"
-            for theirs, ours in {
-                "input_layernorm": "residual_1.norm",
-                "post_attention_layernorm": "residual_2.norm",  # but before the network
-                "self_attn.q_norm": "self_attention.norm_q",
-                "self_attn.k_norm": "self_attention.norm_k",
-            }.items()
-        },
-        **{
-            their_name: our_name
-            for theirs, ours in {
-                **{f"self_attn.{x}_proj": f"self_attention.w_{x}" for x in "qkvo"},
-                "mlp.gate_proj": "feed_forward.w_1",
-                "mlp.up_proj": "feed_forward.w_3",
-                "mlp.down_proj": "feed_forward.w_2",
-            }.items()
-            for their_name, our_name in linear(
-                f"model.layers.*.{theirs}", f"decoder.layers.*.{ours}"
-            ).items()
-        },
-        "model.layers.*.self_attn.rotary_emb.inv_freq": None,
-        "model.rotary_emb.inv_freq": None,
-        "lm_head.weight": "output_projection.weight",
-    }
+    names = NAMES
 
     def add_positions(self) -> None:
         """Make the one table of angles, for the attentions of all layers."""

@@ -19,7 +19,7 @@ Built in chapter 13. Papers: "Marian: Fast Neural Machine Translation in C++" (J
 al., 2018); "BART: Denoising Sequence-to-Sequence Pre-training" (Lewis et al., 2020), section 2.1.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -34,22 +34,10 @@ from minitransformer.layers.positional_encoding import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
 )
-from minitransformer.models.hub import ACTIVATION_NAMES, Published, PublishedConfig, Stacked, linear
+from minitransformer.models.hub import ACTIVATION_NAMES, Names, Published, PublishedConfig
 from minitransformer.models.transformer import Transformer, start_normal
 
 __all__ = ["BART", "BARTConfig", "Marian", "MarianConfig"]
-
-
-class Row(Stacked):
-    """A vector of ours that is published as a matrix of one row."""
-
-    def take_apart(self, tensor: Tensor, shapes: Iterable[torch.Size]) -> list[Tensor]:
-        """Ours."""
-        return [tensor.squeeze(0)]
-
-    def put_together(self, tensors: list[Tensor]) -> Tensor:
-        """Theirs."""
-        return tensors[0][None]
 
 
 def names_of(side: str, *norms: str) -> dict[str, str]:
@@ -58,12 +46,35 @@ def names_of(side: str, *norms: str) -> dict[str, str]:
     names: dict[str, str] = {}
     for attention, own in (("self_attn", "self_attention"), ("encoder_attn", "cross_attention")):
         for letter, projection in zip("qkvo", ("q", "k", "v", "out"), strict=True):
-            names |= linear(f"{theirs}.{attention}.{projection}_proj", f"{ours}.{own}.w_{letter}")
+            names[f"{theirs}.{attention}.{projection}_proj"] = f"{ours}.{own}.w_{letter}"
     for number in (1, 2):
-        names |= linear(f"{theirs}.fc{number}", f"{ours}.feed_forward.w_{number}")
+        names[f"{theirs}.fc{number}"] = f"{ours}.feed_forward.w_{number}"
     for number, name in enumerate(norms, start=1):
-        names |= linear(f"{theirs}.{name}_layer_norm", f"{ours}.residual_{number}.norm")
+        names[f"{theirs}.{name}_layer_norm"] = f"{ours}.residual_{number}.norm"
     return names
+
+
+SIDES = ("encoder", "decoder")
+NAMES: Names = {
+    "final_logits_bias": "output_projection.bias",
+    "model.shared": "src_embedding",
+    "model.encoder.embed_tokens": "src_embedding",
+    "model.decoder.embed_tokens": "tgt_embedding",
+    "lm_head": "output_projection",
+    "model.encoder.embed_positions": None,  # they follow from a formula
+    "model.decoder.embed_positions": None,
+    **names_of("encoder", "self_attn", "final"),
+    **names_of("decoder", "self_attn", "encoder_attn", "final"),
+}
+NAMES_OF_BART: Names = {
+    **NAMES,
+    "model.encoder.embed_positions": "src_positions",
+    "model.decoder.embed_positions": "tgt_positions",
+    "model.encoder.layernorm_embedding": "src_norm",
+    "model.decoder.layernorm_embedding": "tgt_norm",
+    "model.encoder.version": None,
+    "model.decoder.version": None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +112,9 @@ class MarianConfig(PublishedConfig):
     model_type: ClassVar[str] = "marian"
     keys: ClassVar[Mapping[str, str]] = {
         **{key: key for key in ("vocab_size", "d_model", "scale_embedding", "dropout")},
-        "encoder_layers": "num_encoder_layers",
-        "decoder_layers": "num_decoder_layers",
-        "encoder_attention_heads": "encoder_num_heads",
-        "decoder_attention_heads": "decoder_num_heads",
-        "encoder_ffn_dim": "encoder_d_ff",
-        "decoder_ffn_dim": "decoder_d_ff",
+        **{f"{side}_layers": f"num_{side}_layers" for side in SIDES},
+        **{f"{side}_attention_heads": f"{side}_num_heads" for side in SIDES},
+        **{f"{side}_ffn_dim": f"{side}_d_ff" for side in SIDES},
         "max_position_embeddings": "max_len",
         "activation_function": "activation",
         "pad_token_id": "pad_id",
@@ -126,25 +134,10 @@ class MarianConfig(PublishedConfig):
         "add_bias_logits": (False, True),  # the bias counts, whatever this says
     }
     # Said twice, or of how the model was trained:
-    without_effect: ClassVar[str] = (
-        "num_hidden_layers|extra_pos_embeddings|save_step|decoder_vocab_size"
-    )
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        "final_logits_bias": Row(("output_projection.bias",)),
-        "model.shared.weight": "src_embedding.weight",
-        "model.encoder.embed_tokens.weight": "src_embedding.weight",
-        "model.decoder.embed_tokens.weight": "tgt_embedding.weight",
-        "lm_head.weight": "output_projection.weight",
-        "model.encoder.embed_positions.weight": None,  # they follow from a formula
-        "model.decoder.embed_positions.weight": None,
-        **names_of("encoder", "self_attn", "final"),
-        **names_of("decoder", "self_attn", "encoder_attn", "final"),
-    }
+    without_effect = "num_hidden_layers|extra_pos_embeddings|save_step|decoder_vocab_size"
     positional_encoding: ClassVar[str] = "sinusoidal"
-    norm: ClassVar[str] = "layer_norm"
     norm_first: ClassVar[bool] = False
     eps: ClassVar[float] = 1e-5
-    share_embeddings: ClassVar[bool] = True
     tie_output: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -184,15 +177,6 @@ class BARTConfig(MarianConfig):
         "normalize_embedding": (True,),
         "static_position_embeddings": (False,),
     }
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        **MarianConfig.names,
-        "model.encoder.embed_positions.weight": "src_positions.weight",
-        "model.decoder.embed_positions.weight": "tgt_positions.weight",
-        **linear("model.encoder.layernorm_embedding", "src_norm"),
-        **linear("model.decoder.layernorm_embedding", "tgt_norm"),
-        "model.encoder.version": None,
-        "model.decoder.version": None,
-    }
     positional_encoding: ClassVar[str] = "learned"
 
 
@@ -213,7 +197,7 @@ class Marian(Published, Transformer):
     config_class = MarianConfig
     architecture = "MarianMTModel"
     prefix = "model."
-    names = MarianConfig.names
+    names = NAMES
 
     def __init__(self, config: Any, generator: torch.Generator | None = None) -> None:
         super().__init__(config, generator)
@@ -251,10 +235,15 @@ class Marian(Published, Transformer):
     def translated(
         self, weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Published weights under our names; the bias of logits is 0 where it is left out."""
-        ours = super().translated(weights, parameters)
-        table = ours.get("src_embedding.weight", torch.empty(0))
-        return {"output_projection.bias": table.new_zeros(self.config.vocab_size)} | ours
+        """Published weights under our names; the bias of logits, (1, v), may be left out."""
+        table = next(iter(weights.values()), torch.empty(0))
+        bias = weights.get("final_logits_bias", table.new_zeros(1, self.config.vocab_size))
+        return super().translated({**weights, "final_logits_bias": bias[0]}, parameters)
+
+    def published_weights(self) -> dict[str, Tensor]:
+        """The weights under their published names."""
+        weights = super().published_weights()
+        return weights | {"final_logits_bias": weights["final_logits_bias"][None]}
 
 
 class BART(Marian):
@@ -270,7 +259,7 @@ class BART(Marian):
 
     config_class = BARTConfig
     architecture = "BartForConditionalGeneration"
-    names = BARTConfig.names
+    names = NAMES_OF_BART
 
     def __init__(self, config: Any, generator: torch.Generator | None = None) -> None:
         super().__init__(config, generator)

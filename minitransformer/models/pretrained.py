@@ -48,9 +48,11 @@ from minitransformer.models.registry import (
     registered,
     with_weights,
 )
-from minitransformer.tokenization.tokenizer import Tokenizer
+from minitransformer.tokenization.published import FILES as PUBLISHED_FILES
+from minitransformer.tokenization.published import KINDS, PublishedTokenizer
+from minitransformer.tokenization.tokenizer import ROLES, Tokenizer
 
-__all__ = ["Pretrained", "check_as_configured", "model_card"]
+__all__ = ["Pretrained"]
 
 OF_TRAINING = {"training", "dropout", "p", "generator", "backend", "config"}
 """Attributes of modules that may differ from the configuration: evaluation gives the same."""
@@ -116,42 +118,148 @@ def shown(value: object) -> str:
     return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
-def described_for_folder(model: Any) -> dict[str, Any]:
-    """The description of a model that goes into a folder, where nothing is around layers."""
-    about = described(model)
-    if around := about["around"]:
-        raise ValueError(
-            f"a folder has no place for what is around {', '.join(around)}: merge it into the "
-            "layers first (merge_lora), or save a checkpoint"
-        )
-    return about
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+TOKENIZERS = {
+    "src": "src_tokenizer.json",
+    "tgt": "tgt_tokenizer.json",
+    "text": "tokenizer.json",  # the name that the library `tokenizers` looks for
+}
+FILES = {*PUBLISHED_FILES, *TOKENIZERS.values()} - {CONFIG}
+"""All files of tokenizers that may be in a folder, ours or published ones."""
+MODEL_TYPE = "minitransformer"
+INDEX, GENERATION = f"{WEIGHTS}.index.json", "generation_config.json"
+HUB_FILES = f"""
+{CONFIG} {CARD} {GENERATION} model*.safetensors model*.safetensors.index.json
+*token*.json vocab.* merges.txt *.spm spiece.model tokenizer.model
+""".split()
+"""What is fetched from the Hub: what a model computes with, and its tokenizers' files."""
+CLASS = "_minitransformer_class"
+"""The class in a published model's `config.json`, where it is a user's own."""
 
 
-def check_come_back(tokenizers: Mapping[str, Tokenizer]) -> None:
-    """Raise an error unless each tokenizer that is saved would be read as what it is."""
-    for side, tokenizer in tokenizers.items():
-        kind = type(tokenizer).__name__
-        try:
-            content = json.loads(json.dumps(tokenizer.to_dict()))
-            again = Tokenizer.from_dict(content)
-            same = json.loads(json.dumps(again.to_dict())) == content
-            if type(again) is not type(tokenizer) or not same:
-                raise ValueError(f"read, it is a {type(again).__name__}")
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"tokenizer {side}, a {kind}, cannot be saved: {error}") from error
+class Pretrained(nn.Module):
+    """A model that can be saved for others, and loaded by them.
 
-
-def model_card(
-    name: str, kind: str, config: TransformerConfig, num_parameters: int, sides: Sequence[str]
-) -> str:
-    """Write the card of a model, by its folder's name, class, and the tokenizers' sides.
-
-    Example:
-        >>> config = TransformerConfig.decoder_only(30)
-        >>> card = model_card("tales", "DecoderOnlyTransformer", config, 18_000_000, ["text"])
-        >>> card.splitlines()[:5]
-        ['---', 'library_name: minitransformer', '---', '', '# tales']
+    Its class takes a `TransformerConfig` and keeps it as `config`; its state is its parameters.
+    A class derived from it is registered by that, and loads wherever it is defined.
     """
+
+    config: Any
+    config_class: ClassVar[type] = TransformerConfig
+    is_published: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register(cls)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Tokenizer) -> None:
+        """Write a folder that `from_pretrained` reads and the Hugging Face Hub takes as it is.
+
+        Stopped at any moment, it leaves what was there before, the new model, or a folder that
+        does not load: never a mixture. A `README.md` that is there already stays. Saving a
+        published model without tokenizers leaves those that are there.
+
+        Args:
+            folder: where to; made if it does not exist.
+            tokenizers: `src` and `tgt`, or `text` if there is no encoder: `**trainer.tokenizers`.
+                A `PublishedTokenizer` beside a published model has its own files.
+
+        Raises:
+            ValueError: if `folder` is empty; if there are other tokenizers, or one does not fit the
+                model; if model or tokenizers would come back as others.
+
+        Example:
+            >>> from minitransformer import Transformer
+            >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
+            >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
+            >>> with TemporaryDirectory() as folder:
+            ...     model.save_pretrained(folder)
+            ...     again = Transformer.from_pretrained(folder)
+            >>> torch.equal(again.src_embedding.weight, model.src_embedding.weight)
+            True
+        """
+        folder = named_folder(folder)
+        check_tokenizers(self.config, tokenizers)
+        if around := described(self)["around"]:
+            raise ValueError(
+                f"a folder has no place for what is around {', '.join(around)}: merge it into the "
+                "layers first (merge_lora), or save a checkpoint"
+            )
+        check_as_configured(self)
+        check_dtype(named_weights(self))
+        files, weights = self.contents()
+        check_files_come_back(tokenizers, self, files[CONFIG])
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
+            finished = Path(name)
+            write_tensors(finished / WEIGHTS, weights, {"format": "pt"})
+            write_tokenizers(finished, tokenizers, own_files=self.is_published)
+            if not self.is_published and not (folder / CARD).exists():
+                card = model_card(folder.resolve().name, self, list(tokenizers))
+                (finished / CARD).write_text(card, encoding="utf-8")
+            for file, content in files.items():
+                write_json(content, finished / file)
+            # Without config.json nothing loads, so it goes first and comes back last.
+            old_tokenizers = FILES if tokenizers or not self.is_published else ()
+            for file in (CONFIG, INDEX, GENERATION, *old_tokenizers):
+                (folder / file).unlink(missing_ok=True)
+            for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
+                os.replace(path, folder / path.name)
+
+    def contents(self) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+        """The JSON files of a folder, by name, and the weights."""
+        about = described(self)
+        if about["config_class"] != (known := self.config_class.__name__):
+            raise ValueError(f"config must be a {known}, got a {about['config_class']}")
+        config = {"model_type": MODEL_TYPE, "architectures": [about["class"]]} | about["model"]
+        return {CONFIG: config}, named_weights(self)
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_folder: str | os.PathLike[str], device: torch.device | str = "cpu"
+    ) -> Self:
+        """Read what `save_pretrained` wrote, from a folder or from the Hugging Face Hub.
+
+        Args:
+            name_or_folder: a folder; or, where there is none of that name, a model on the Hub,
+                such as "owner/name", which takes `pip install 'minitransformer[hub]'`.
+            device: where to put the model.
+
+        Returns:
+            The model, in evaluation mode, with weights of the dtype that they were saved with.
+
+        Raises:
+            FileNotFoundError: if there is no such folder or model, or a file is missing.
+            ValueError: if a file is damaged, has settings that this package does not know, or
+                holds another kind of model; if configuration and weights do not fit together.
+        """
+        folder = local_folder(name_or_folder, HUB_FILES)
+        path = existing(folder / CONFIG)
+        content = read_json(path)
+        if (name := named_class(path, content)) != name_of(cls):
+            raise ValueError(f"{folder} holds a {name}, not a {name_of(cls)}")
+        settings = {k: v for k, v in content.items() if k not in ("model_type", "architectures")}
+        about = {"class": name, "config_class": cls.config_class.__name__, "model": settings}
+        try:
+            model = rebuilt(about | {"besides": {}, "around": {}}, "cpu")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        weights, _ = read_tensors(existing(folder / WEIGHTS))
+        try:
+            return cast(Self, with_weights(model, weights, device).eval())
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
+
+    @classmethod
+    def reads(cls, content: Mapping[str, Any]) -> bool:
+        """Whether this is the class for a published model with that `config.json`."""
+        return False
+
+
+def model_card(name: str, model: "Pretrained", sides: Sequence[str]) -> str:
+    """The text of a model card, by the folder's name, the model and the tokenizers' sides."""
+    config, kind = model.config, described(model)["class"]
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if config.num_encoder_layers:
         does = "An encoder-decoder Transformer, which reads a text and writes another one"
         loaded, use = "Translator", "translate"
@@ -189,177 +297,121 @@ import minitransformer as mt
 | --- | --- |
 {settings}
 
-## What is not written here
+## What is missing here
 
-What the model was trained on, how good it is, and under which licence others may use it. Whoever
-publishes it should say so, and name the licence in the first lines of this file, as `license:`.
+What the model was trained on, how good it is, and under which licence others may use it. If you
+publish it, say so, and name the licence in the first lines of this file, as `license:`.
 """
 
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-TOKENIZERS = {
-    "src": "src_tokenizer.json",
-    "tgt": "tgt_tokenizer.json",
-    "text": "tokenizer.json",  # the name that the library `tokenizers` looks for
-}
-MODEL_TYPE = "minitransformer"
-HUB_FILES = f"""
-{CONFIG} {CARD} generation_config.json model*.safetensors model*.safetensors.index.json
-*token*.json vocab.* merges.txt *.spm spiece.model tokenizer.model
-""".split()
-"""What is fetched from the Hub: what a model computes with, and its tokenizers' files."""
-CLASS = "_minitransformer_class"
-"""What a published model's `config.json` has beside, where the class is a user's own."""
-
-
-class Pretrained(nn.Module):
-    """A model that can be saved for others, and loaded by them.
-
-    Its class takes a `TransformerConfig` and keeps it as `config`; its state is its parameters.
-    A class derived from it is registered by that, and loads wherever it is defined.
-    """
-
-    config: TransformerConfig
-    config_class: ClassVar[type] = TransformerConfig
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        register(cls)
-
-    def save_pretrained(self, folder: str | os.PathLike[str], **tokenizers: Tokenizer) -> None:
-        """Write a folder that `from_pretrained` reads and the Hugging Face Hub takes as it is.
-
-        Whoever stops it at any moment leaves what was there before, the new model, or a folder
-        that does not load: never a mixture. A `README.md` that is there already stays.
-
-        Args:
-            folder: where to; made if it does not exist.
-            tokenizers: `src` and `tgt`, or `text` if there is no encoder: `**trainer.tokenizers`.
-
-        Raises:
-            ValueError: if `folder` is empty; if there are other tokenizers, or one does not fit the
-                model; if model or tokenizers would come back as others.
-
-        Example:
-            >>> from minitransformer import Transformer
-            >>> sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 4}
-            >>> model = Transformer(TransformerConfig(**sizes, num_heads=2))
-            >>> with TemporaryDirectory() as folder:
-            ...     model.save_pretrained(folder)
-            ...     again = Transformer.from_pretrained(folder)
-            >>> torch.equal(again.src_embedding.weight, model.src_embedding.weight)
-            True
-        """
-        folder = named_folder(folder)
-        check_tokenizers(self.config, tokenizers)
-        check_come_back(tokenizers)
-        about = described_for_folder(self)
-        if about["config_class"] != self.config_class.__name__:
-            known = self.config_class.__name__
-            raise ValueError(f"config must be a {known}, got a {about['config_class']}")
-        check_as_configured(self)
-        check_dtype(named_weights(self))
-        config = {"model_type": MODEL_TYPE, "architectures": [about["class"]]} | about["model"]
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
-            finished = Path(name)
-            write_tensors(finished / WEIGHTS, named_weights(self), {"format": "pt"})
-            for side, tokenizer in tokenizers.items():
-                tokenizer.save(finished / TOKENIZERS[side])
-            if not (folder / CARD).exists():
-                size = sum(parameter.numel() for parameter in self.parameters())
-                place = folder.resolve().name
-                card = model_card(place, about["class"], self.config, size, list(tokenizers))
-                (finished / CARD).write_text(card, encoding="utf-8")
-            write_json(config, finished / CONFIG)
-            # Without config.json nothing loads, so it goes first and comes back last.
-            (folder / CONFIG).unlink(missing_ok=True)
-            for file in TOKENIZERS.values():
-                (folder / file).unlink(missing_ok=True)
-            for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
-                os.replace(path, folder / path.name)
-
-    @classmethod
-    def from_pretrained(
-        cls, name_or_folder: str | os.PathLike[str], device: torch.device | str = "cpu"
-    ) -> Self:
-        """Read what `save_pretrained` wrote, from a folder or from the Hugging Face Hub.
-
-        Args:
-            name_or_folder: a folder; or, where there is none of that name, a model on the Hub,
-                such as "owner/name", which takes `pip install 'minitransformer[hub]'`.
-            device: where to put the model.
-
-        Returns:
-            The model, in evaluation mode, with weights of the dtype that they were saved with.
-
-        Raises:
-            FileNotFoundError: if there is no such folder or model, or a file is missing.
-            ValueError: if a file is damaged, has settings that this package does not know, or
-                holds another kind of model; if configuration and weights do not fit together.
-        """
-        return cast(Self, read_model(local_folder(name_or_folder, HUB_FILES), device, cls))
-
-    @classmethod
-    def of_folder(
-        cls, folder: Path, device: torch.device | str
-    ) -> tuple[Any, dict[str, Tokenizer]]:
-        """The model of a folder, of the class that it names, and its tokenizers."""
-        model = read_model(folder, device)
-        return model, read_tokenizers(folder, model.config)
+def named_class(path: Path, content: Mapping[str, Any]) -> str:
+    """The class that a `config.json` of this package names."""
+    if (model_type := content.get("model_type")) != MODEL_TYPE:
+        raise ValueError(f"{path}: model_type is {model_type!r}, expected {MODEL_TYPE!r}")
+    kinds = content.get("architectures")
+    if not isinstance(kinds, list) or len(kinds) != 1:
+        raise ValueError(f"{path}: architectures is {kinds!r}, expected a list of one name")
+    return str(kinds[0])
 
 
 def class_of(folder: Path) -> Any:
-    """The class that reads a folder: `Pretrained`, or the published model of its family."""
-    content = read_json(existing(folder / CONFIG))
+    """The class that reads a folder: the one that it names, or the published model's."""
+    path = existing(folder / CONFIG)
+    content = read_json(path)
     if (model_type := content.get("model_type")) == MODEL_TYPE:
-        return Pretrained
+        return registered(named_class(path, content))
     if (name := content.get(CLASS)) is not None:
         return registered(name)
     for kind in CLASSES.values():
-        if hasattr(kind, "reads") and kind.reads(content):
+        if issubclass(kind, Pretrained) and kind.reads(content):
             return kind
     raise ValueError(
-        f"{folder / CONFIG}: no class is known for model_type={model_type!r} with architectures="
+        f"{path}: no class is known for model_type={model_type!r} with architectures="
         f"{content.get('architectures')!r}"
     )
 
 
-def read_model(folder: Path, device: torch.device | str, wanted: type | None = None) -> Any:
-    """The model of a folder, in evaluation mode, of the class that it names and that is wanted."""
-    path = existing(folder / CONFIG)
-    content = read_json(path)
-    if (model_type := content.pop("model_type", None)) != MODEL_TYPE:
-        raise ValueError(f"{path}: model_type is {model_type!r}, expected {MODEL_TYPE!r}")
-    kinds = content.pop("architectures", None)
-    if not isinstance(kinds, list) or len(kinds) != 1:
-        raise ValueError(f"{path}: architectures is {kinds!r}, expected a list of one name")
-    if wanted is not None and kinds[0] != name_of(wanted):
-        raise ValueError(f"{folder} holds a {kinds[0]}, not a {name_of(wanted)}")
-    try:
-        kind = registered(kinds[0])
-        about = {"class": kinds[0], "config_class": kind.config_class.__name__}
-        model = rebuilt(about | {"model": content, "besides": {}, "around": {}}, "cpu")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    weights, _ = read_tensors(existing(folder / WEIGHTS))
-    try:
-        return with_weights(model, weights, device).eval()
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from error
+def read_folder(folder: Path, device: torch.device | str) -> tuple[Any, dict[str, Tokenizer]]:
+    """The model of a folder, of the class that it names, and its tokenizers."""
+    model = class_of(folder).from_pretrained(folder, device)
+    return model, read_tokenizers(folder, model.config)
 
 
-def read_tokenizers(folder: Path, config: TransformerConfig) -> dict[str, Tokenizer]:
-    """The tokenizers that were saved with a model, by side; none if it was saved without."""
-    paths = {side: folder / TOKENIZERS[side] for side in vocabularies(config)}
-    if not any(path.exists() for path in paths.values()):
-        return {}
-    tokenizers = {side: Tokenizer.load(existing(path)) for side, path in paths.items()}
+def write_tokenizers(
+    folder: Path, tokenizers: Mapping[str, Tokenizer], *, own_files: bool = True
+) -> None:
+    """Write the tokenizers' files; published ones have their own files, or ours like others."""
+    for side, tokenizer in tokenizers.items():
+        if own_files and isinstance(tokenizer, PublishedTokenizer):
+            tokenizer.save_pretrained(folder)  # two share theirs
+        else:
+            tokenizer.save(folder / TOKENIZERS[side])
+
+
+def read_tokenizers(folder: Path, config: Any) -> dict[str, Tokenizer]:
+    """The tokenizers in a folder, ours or published ones, by side; none if there are no files."""
+    found: dict[str, Tokenizer] = {}
+    for side in vocabularies(config):
+        path = folder / TOKENIZERS[side]
+        try:
+            found[side] = Tokenizer.load(path)
+        except (FileNotFoundError, ValueError):  # none of this package's
+            if any(all((folder / name).is_file() for name in names) for names in KINDS):
+                target = side == "tgt" and (folder / "target.spm").is_file()
+                published_side = "target" if target else "source"
+                found[side] = PublishedTokenizer.from_pretrained(folder, published_side)
+            elif path.is_file():
+                raise
+    if found:
+        for side in vocabularies(config).keys() - found.keys():
+            existing(folder / TOKENIZERS[side])
     try:
-        check_tokenizers(config, tokenizers)
+        check_tokenizers(config, found)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
-    return tokenizers
+    return found
+
+
+def check_files_come_back(
+    tokenizers: Mapping[str, Tokenizer], model: Pretrained, content: Mapping[str, Any]
+) -> None:
+    """Raise an error unless the tokenizers, beside that `config.json`, are read as they are."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_json(content, folder / CONFIG)
+        write_tokenizers(folder, tokenizers, own_files=model.is_published)
+        again = read_tokenizers(folder, model.config)
+    for side, tokenizer in tokenizers.items():
+        check_same_tokenizer(side, again.get(side), tokenizer)
+
+
+def check_come_back(tokenizers: Mapping[str, Tokenizer]) -> None:
+    """Raise an error unless each tokenizer would be read as what it is, from a single file."""
+    for side, tokenizer in tokenizers.items():
+        try:
+            again = Tokenizer.from_dict(json.loads(json.dumps(tokenizer.to_dict())))
+        except (AttributeError, TypeError, ValueError) as error:
+            kind = type(tokenizer).__name__
+            raise ValueError(f"tokenizer {side}, a {kind}, cannot be saved: {error}") from error
+        check_same_tokenizer(side, again, tokenizer)
+
+
+def check_same_tokenizer(side: str, found: Tokenizer | None, expected: Tokenizer) -> None:
+    """Raise an error unless the tokenizer that was read is the one that was saved."""
+    if found is None or content_of(found) != content_of(expected):
+        raise ValueError(
+            f"tokenizer {side}, a {type(expected).__name__}, cannot be saved: it would be read as "
+            f"a {type(found).__name__} with other tokens or settings"
+        )
+
+
+def content_of(tokenizer: Tokenizer) -> tuple[Any, ...]:
+    """What a tokenizer is, without the model's configuration, which is beside it."""
+    if not isinstance(tokenizer, PublishedTokenizer):
+        return type(tokenizer), tokenizer.to_dict()
+    files = {name: content for name, content in tokenizer.files.items() if name != CONFIG}
+    roles = [getattr(tokenizer, f"{role}_id") for role in ROLES]
+    return type(tokenizer), files, tokenizer.side, roles
 
 
 def vocabularies(config: Any) -> dict[str, int]:

@@ -33,7 +33,7 @@ from minitransformer.layers.feed_forward import FeedForward
 from minitransformer.layers.layer_norm import Dropout
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
 from minitransformer.layers.packing import PACKABLE
-from minitransformer.models.hub import Published, PublishedConfig, Stacked
+from minitransformer.models.hub import Names, Published, PublishedConfig
 from minitransformer.models.transformer import Transformer
 
 __all__ = ["T5", "RelativePositionBias", "Scaled", "T5Config", "position_buckets"]
@@ -111,7 +111,6 @@ class T5Config(PublishedConfig):
     # They follow from `feed_forward_proj`, or say how long the texts of training were.
     without_effect: ClassVar[str] = "dense_act_fn|is_gated_act|n_positions"
     norm: ClassVar[str] = "rms_norm"
-    share_embeddings: ClassVar[bool] = True
     embedding_scale: ClassVar[float] = 1.0
     positional_encoding: ClassVar[str] = "none"
     """Of vectors; `max_len` has no end."""
@@ -252,26 +251,28 @@ class Scaled(nn.Module):
 PACKABLE[Scaled.forward] = None
 
 
-SUBLAYERS = {
-    "SelfAttention": "self_attention",
-    "EncDecAttention": "cross_attention",
-    "DenseReluDense": "feed_forward",
+ATTENTION = {"q": "w_q", "k": "w_k", "v": "w_v", "o": "w_o"}
+SUBLAYERS: dict[str, tuple[str, dict[str, str]]] = {
+    "SelfAttention": ("self_attention", ATTENTION | {"relative_attention_bias": "position_bias"}),
+    "EncDecAttention": ("cross_attention", ATTENTION),
+    "DenseReluDense": (
+        "feed_forward",
+        {"wi": "w_1", "wi_0": "w_1", "wi_1": "w_3", "wo": "w_2"},
+    ),
 }
-PARTS = {"q": "w_q", "k": "w_k", "v": "w_v", "o": "w_o"}
-PARTS |= {"wi": "w_1", "wi_0": "w_1", "wi_1": "w_3", "wo": "w_2"}
+"""What files call the parts of a layer."""
 
 
-def names_of(stack: str, *sublayers: str) -> dict[str, str]:
-    """The published names of a stack's weights, and ours."""
-    block, layer = f"{stack}.block.*.layer", f"{stack}.layers.*"
-    names = {f"{stack}.final_layer_norm.weight": f"{stack}.norm.0.weight"}
+def names_of(stack: str, *sublayers: str) -> Names:
+    """The published names in a stack, and ours."""
+    names = {f"{stack}.final_layer_norm": f"{stack}.norm.0"}
     for index, theirs in enumerate(sublayers):
-        names[f"{block}.{index}.layer_norm.weight"] = f"{layer}.residual_{index + 1}.norm.weight"
-        for part, our_part in PARTS.items():
-            ours = f"{layer}.{SUBLAYERS[theirs]}.{our_part}.weight"
-            names[f"{block}.{index}.{theirs}.{part}.weight"] = ours
-    table = f"{block}.0.SelfAttention.relative_attention_bias.weight"
-    return names | {table: f"{layer}.self_attention.position_bias.weight"}
+        sublayer, ours = f"{stack}.block.*.layer.{index}", f"{stack}.layers.*"
+        names[f"{sublayer}.layer_norm"] = f"{ours}.residual_{index + 1}.norm"
+        our_name, parts = SUBLAYERS[theirs]
+        for part, our_part in parts.items():
+            names[f"{sublayer}.{theirs}.{part}"] = f"{ours}.{our_name}.{our_part}"
+    return names
 
 
 class T5(Published, Transformer):
@@ -287,14 +288,14 @@ class T5(Published, Transformer):
     config: Any
     config_class = T5Config
     architecture = "T5ForConditionalGeneration"
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        "shared.weight": "src_embedding.weight",
-        "encoder.embed_tokens.weight": "src_embedding.weight",
-        "decoder.embed_tokens.weight": "tgt_embedding.weight",
+    names: ClassVar[Names] = {
+        "shared": "src_embedding",
+        "encoder.embed_tokens": "src_embedding",
+        "decoder.embed_tokens": "tgt_embedding",
         **names_of("encoder", "SelfAttention", "DenseReluDense"),
         **names_of("decoder", *SUBLAYERS),
-        "decoder.block.*.layer.1.EncDecAttention.relative_attention_bias.weight": None,  # of no use
-        "lm_head.weight": "output_projection.weight",
+        "decoder.block.*.layer.1.EncDecAttention.relative_attention_bias": None,  # of no use
+        "lm_head": "output_projection",
     }
 
     def attention(self, *, cross: bool = False, bias: nn.Module | None = None) -> nn.Module:

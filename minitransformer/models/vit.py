@@ -27,7 +27,7 @@ from minitransformer.layers.encoder_decoder import Encoder, EncoderLayer
 from minitransformer.layers.feed_forward import FeedForward
 from minitransformer.layers.layer_norm import Dropout, LayerNorm
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
-from minitransformer.models.hub import ACTIVATION_NAMES, Published, PublishedConfig, Stacked, linear
+from minitransformer.models.hub import ACTIVATION_NAMES, Names, Published, PublishedConfig
 
 __all__ = ["PatchEmbedding", "Rectangle", "ViT", "ViTConfig"]
 
@@ -223,6 +223,22 @@ class PatchEmbedding(nn.Module):
 
 
 LAYER, OURS = "vit.encoder.layer.*", "encoder.layers.*"
+NAMES: Names = {
+    "vit.embeddings.cls_token": "embedding.class_token",
+    "vit.embeddings.position_embeddings": "embedding.positions",
+    "vit.embeddings.patch_embeddings.projection": "embedding.projection",
+    f"{LAYER}.layernorm_before": f"{OURS}.residual_1.norm",
+    f"{LAYER}.attention.attention.query": f"{OURS}.self_attention.w_q",
+    f"{LAYER}.attention.attention.key": f"{OURS}.self_attention.w_k",
+    f"{LAYER}.attention.attention.value": f"{OURS}.self_attention.w_v",
+    f"{LAYER}.attention.output.dense": f"{OURS}.self_attention.w_o",
+    f"{LAYER}.layernorm_after": f"{OURS}.residual_2.norm",
+    f"{LAYER}.intermediate.dense": f"{OURS}.feed_forward.w_1",
+    f"{LAYER}.output.dense": f"{OURS}.feed_forward.w_2",
+    "vit.layernorm": "encoder.norm",
+    "vit.pooler.dense": "head.0",
+    "classifier": "head",
+}
 
 
 class ViT(Published):
@@ -238,22 +254,7 @@ class ViT(Published):
     config_class = ViTConfig
     architecture = "ViTForImageClassification"
     prefix = "vit."
-    names: ClassVar[Mapping[str, str | Stacked | None]] = {
-        "vit.embeddings.cls_token": "embedding.class_token",
-        "vit.embeddings.position_embeddings": "embedding.positions",
-        **linear("vit.embeddings.patch_embeddings.projection", "embedding.projection"),
-        **linear(f"{LAYER}.layernorm_before", f"{OURS}.residual_1.norm"),
-        **linear(f"{LAYER}.attention.attention.query", f"{OURS}.self_attention.w_q"),
-        **linear(f"{LAYER}.attention.attention.key", f"{OURS}.self_attention.w_k"),
-        **linear(f"{LAYER}.attention.attention.value", f"{OURS}.self_attention.w_v"),
-        **linear(f"{LAYER}.attention.output.dense", f"{OURS}.self_attention.w_o"),
-        **linear(f"{LAYER}.layernorm_after", f"{OURS}.residual_2.norm"),
-        **linear(f"{LAYER}.intermediate.dense", f"{OURS}.feed_forward.w_1"),
-        **linear(f"{LAYER}.output.dense", f"{OURS}.feed_forward.w_2"),
-        **linear("vit.layernorm", "encoder.norm"),
-        **linear("vit.pooler.dense", "head.0"),
-        **linear("classifier", "head"),
-    }
+    names = NAMES
 
     def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from minitransformer.models.pretrained import (
     check_as_configured,
     check_come_back,
     check_tokenizers,
-    class_of,
+    read_folder,
 )
 from minitransformer.models.registry import (
     check_dtype,
@@ -246,8 +246,7 @@ def load_model(file: File, device: torch.device | str) -> tuple[Any, dict[str, T
     if isinstance(file, str | os.PathLike):
         path = Path(file)
         if not path.is_file() and path.suffix != ".safetensors":
-            folder = local_folder(file, HUB_FILES)
-            return class_of(folder).of_folder(folder, device)
+            return read_folder(local_folder(file, HUB_FILES), device)
     tensors, state = load_checkpoint(file)
     averaged = any(name.startswith("average.") for name in tensors)
     return rebuild(tensors, state, device, "average." if averaged else "model.")

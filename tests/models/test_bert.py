@@ -326,8 +326,7 @@ def test_unknown_weight_is_refused_by_name(tmp_path, name):
     theirs_of("Bert", "ForMaskedLM", {}).save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     save_file(load_file(path) | {name: torch.ones(12)}, path, {"format": "pt"})
-    ours = name.replace("bert.encoder.layer.2.output.dense", "encoder.layers.2.feed_forward.w_2")
-    with pytest.raises(ValueError, match=f"1 weights are not known; the first is {ours}"):
+    with pytest.raises(ValueError, match=f"1 weights have no place .* the first is {name}"):
         BERTForMaskedLM.from_pretrained(tmp_path)
 
 

@@ -161,7 +161,7 @@ def folder(tmp_path):
         ({"model_type": "llama"}, "model_type is 'llama', expected gpt2"),
         ({"n_layer": "three"}, "num_layers must be int, got 'three'"),
         ({"n_head": 5}, "num_heads must divide d_model, got 5 and 12"),
-        ({"n_layer": 2}, r"transformer.h.2.\S+ has no place: there is no decoder.layers.2"),
+        ({"n_layer": 2}, "12 weights have no place"),
         ({"n_layer": 4}, "16 weights are missing; the first is decoder.layers.3"),
         ({"n_positions": 21}, r"positions.weight is \(20, 12\), expected \(21, 12\)"),
         ({"activation_function": "mish"}, "activation must be one of gelu, .*, got 'mish'"),
@@ -177,7 +177,7 @@ def test_unknown_weight_is_refused_by_name(folder):
     path = folder / "model.safetensors"
     save_file(load_file(path) | {"transformer.extra.weight": torch.ones(2)}, path)
     with pytest.raises(
-        ValueError, match=r"1 weights are not known; the first is transformer.extra"
+        ValueError, match=r"1 weights have no place .* the first is transformer.extra"
     ):
         GPT2.from_pretrained(folder)
 

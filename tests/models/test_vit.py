@@ -327,9 +327,9 @@ def folder(tmp_path):
         ({"pooler_act": "relu"}, "pooler_act is 'relu', expected 'tanh'"),
         ({"model_type": "deit"}, "model_type is 'deit', expected vit"),
         ({"num_attention_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
-        ({"num_hidden_layers": 1}, r"16 weights are not known; the first is encoder\.layers\.1"),
+        ({"num_hidden_layers": 1}, r"16 weights have no place"),
         ({"num_hidden_layers": 3}, r"16 weights are missing; the first is encoder\.layers\.2"),
-        ({"qkv_bias": False}, r"6 weights are not known; the first is encoder\.layers\.\d\.self"),
+        ({"qkv_bias": False}, r"6 weights have no place"),
         ({"image_size": 10}, r"positions is \(1, 17, 12\), expected \(1, 26, 12\)"),
         ({"image_size": 9}, "patches must fill a picture, got 2 × 2 for 9 × 9 pixels"),
         ({"patch_size": 0}, "patches must fill a picture, got 0 × 0 for 8 × 8 pixels"),
@@ -349,7 +349,7 @@ def test_configuration_that_does_not_fit_is_refused(folder, changes, message):
 def test_weight_without_a_place_is_refused_by_name(folder, extra):
     path = folder / "model.safetensors"
     save_file(load_file(path) | {extra: torch.ones(12, 12).double()}, path)
-    with pytest.raises(ValueError, match=r"1 weights are not known; the first is (vit|head.0)"):
+    with pytest.raises(ValueError, match=r"1 weights have no place .* the first is vit"):
         ViT.from_pretrained(folder)
 
 
