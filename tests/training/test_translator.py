@@ -144,6 +144,8 @@ def test_held_out_loss_is_the_mean_over_tokens_in_any_batches(batch_size):
 
 def test_measures_of_nothing_are_refused(translator):
     with pytest.raises(ValueError, match="pairs must hold at least 1 pair, got 0"):
+        translator.exact_match([])
+    with pytest.raises(ValueError, match="got 0 examples"):
         translator.held_out_loss([])
     with pytest.raises(ValueError, match="10 examples and batch_size=0"):
         translator.held_out_loss(PAIRS, batch_size=0)
