@@ -97,20 +97,25 @@ def test_single_curve_is_named_on_its_axis():
     assert ax.get_legend() is None
 
 
-def test_window_smooths_the_curve_and_keeps_the_rows_behind_it():
-    smooth, rows = plot_history(HISTORY, "loss", window=4).get_lines()
+def test_window_smooths_the_curve_and_draws_evaluations_as_they_are():
+    smooth, rows, exact_match = plot_history(HISTORY, "loss", "exact_match", window=4).get_lines()
+    losses = [row["loss"] for row in HISTORY]
     for index, mean in enumerate(smooth.get_ydata()):
-        part = [row["loss"] for row in HISTORY[max(0, index - 3) : index + 1]]
+        part = losses[max(0, index - 3) : index + 1]
         assert mean == pytest.approx(sum(part) / len(part))
-    assert rows.get_ydata().tolist() == [row["loss"] for row in HISTORY]
+    assert rows.get_ydata().tolist() == losses
     assert rows.get_alpha() < 0.5
     assert rows.get_color() == smooth.get_color()
+    assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
 
 
-@pytest.mark.parametrize("history", [HISTORY, []])
-def test_missing_column_is_refused_and_leaves_no_empty_figure(history):
+def test_what_cannot_be_drawn_is_refused_and_leaves_no_empty_figure():
     with pytest.raises(ValueError, match="no row of the history has 'accuracy'"):
-        plot_history(history, "accuracy")
+        plot_history(HISTORY, "accuracy")
+    with pytest.raises(ValueError, match="names must hold at least 1 name, got 0"):
+        plot_history(HISTORY)
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        running_mean([1.0], window=0)
     assert plt.get_fignums() == []
 
 
@@ -129,21 +134,3 @@ def test_drawing_changes_no_setting():
     plot_attention_grid(WEIGHTS, QUERIES, KEYS)
     plot_history(HISTORY, "loss", "exact_match", window=3)
     assert dict(mpl.rcParams) == before
-
-
-def test_running_mean_needs_a_window():
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        running_mean([1.0], window=0)
-
-
-def test_history_without_names_is_refused():
-    with pytest.raises(ValueError, match="names must hold at least 1 name, got 0"):
-        plot_history([{"step": 1, "loss": 1.0}])
-
-
-def test_evaluations_are_drawn_as_they_are_beside_a_running_mean():
-    ax = plot_history(HISTORY, "loss", "exact_match", window=5)
-    loss, behind, exact_match = ax.get_lines()
-    assert loss.get_ydata().tolist() == running_mean([row["loss"] for row in HISTORY], 5)
-    assert behind.get_ydata().tolist() == [row["loss"] for row in HISTORY]
-    assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
