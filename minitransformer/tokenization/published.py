@@ -248,7 +248,7 @@ class PublishedTokenizer(Tokenizer):
         if model["type"] == "Unigram":
             model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
         elif model["type"] == "WordLevel":
-            names.pop(model["unk_token"], None)
+            names.pop(model.get("unk_token"), None)
             model["vocab"] = {names.get(word, word): i for word, i in model["vocab"].items()}
         plain = from_state(state)
         plain.encode_special_tokens = True

@@ -21,8 +21,8 @@ with warnings.catch_warnings():
     sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     model_proto = pytest.importorskip("sentencepiece.sentencepiece_model_pb2").ModelProto
 
-LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 OTHER_WORDS = [
@@ -72,30 +72,8 @@ def roberta():
     return tokenizer
 
 
-def llama3():
-    cut = pre.Split(Regex(LLAMA3_PATTERN), "isolated")
-    tokenizer = byte_level_bpe(
-        pre.Sequence([cut, pre.ByteLevel(add_prefix_space=False, use_regex=False)]), []
-    )
-    state = json.loads(tokenizer.to_str())
-    state["model"]["ignore_merges"] = True
-    tokenizer = Tokenizer.from_str(json.dumps(state))
-    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
-    tokenizer.add_special_tokens(
-        special(*names, *(f"<|reserved_special_token_{n}|>" for n in range(250)))
-    )
-    begin = tokenizer.token_to_id("<|begin_of_text|>")
-    template = post.TemplateProcessing(
-        single="<|begin_of_text|> $A",
-        pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
-        special_tokens=[("<|begin_of_text|>", begin)],
-    )
-    tokenizer.post_processor = post.Sequence([post.ByteLevel(trim_offsets=False), template])
-    return tokenizer
-
-
 def qwen2():
-    cut = pre.Split(Regex(LLAMA3_PATTERN.replace("{1,3}", "")), "isolated")
+    cut = pre.Split(Regex(QWEN2_PATTERN), "isolated")
     byte_level = pre.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     tokenizer = byte_level_bpe(pre.Sequence([cut, byte_level]), [])
     tokenizer.normalizer = normalizers.NFC()
@@ -182,7 +160,7 @@ def t5():
     return tokenizer
 
 
-KINDS = {kind.__name__: kind for kind in (gpt2, roberta, llama3, qwen2, llama2, bert, t5)}
+KINDS = {kind.__name__: kind for kind in (gpt2, roberta, qwen2, llama2, bert, t5)}
 
 
 @cache
