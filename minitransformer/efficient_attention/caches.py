@@ -58,20 +58,10 @@ class RollingCache(KVCache):
 
         Positions that are given together all see each other, and what was kept before.
         """
-        count = keys.size(-2)
-        if self.length:
-            keys = torch.cat([self.keys, keys], dim=-2)
-            values = torch.cat([self.values, values], dim=-2)
-        if count == 1:
-            keys, values = self.kept(keys), self.kept(values)
+        is_one = keys.size(-2) == 1
+        keys, values = super().extend(keys, values)
         self.keys, self.values = self.kept(keys), self.kept(values)
-        self.length += count
-        return keys, values
-
-    def select(self, rows: Tensor) -> None:
-        """As that of `KVCache`."""
-        if self.length:
-            self.keys, self.values = self.keys[rows], self.values[rows]
+        return (self.keys, self.values) if is_one else (keys, values)
 
     def crop(self, length: int) -> None:
         """Nothing but the whole can be kept: what was forgotten before is gone.
@@ -91,7 +81,7 @@ class RollingCache(KVCache):
 
 
 class QuantisedCache(KVCache):
-    """Keys and values of one layer in 8 bits, each vector with a scale of its own.
+    """Keys and values of one layer in 8 bits, each vector with its own scale.
 
     A number is off by at most 1/254 of the largest of its vector. Memory: e + 4 bytes for a vector
     where float32 takes 4e. Time: each step makes numbers of all of them again, O(n · e).
@@ -105,47 +95,29 @@ class QuantisedCache(KVCache):
     Paper: Liu et al. (2024), section 3; they scale keys by component.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[tuple[Tensor, Tensor]] = []  # int8 and scale, of keys and of values
-
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As that of `KVCache`."""
-        new = [quantised(keys), quantised(values)]
-        if self.length:
-            pairs = zip(self.parts, new, strict=True)
-            new = [(torch.cat([a[0], b[0]], -2), torch.cat([a[1], b[1]], -2)) for a, b in pairs]
-        self.parts, self.length = new, self.length + keys.size(-2)
-        known, carried = ((whole * scale).to(keys.dtype) for whole, scale in new)
-        return known, carried
-
-    def select(self, rows: Tensor) -> None:
-        """As that of `KVCache`."""
-        self.parts = [(whole[rows], scale[rows]) for whole, scale in self.parts]
-
-    def repeat(self, count: int) -> None:
-        """As that of `KVCache`."""
-        if self.length:
-            self.select(torch.arange(self.parts[0][0].size(0)).repeat_interleave(count))
-
-    def crop(self, length: int) -> None:
-        """As that of `KVCache`."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"length must lie between 0 and {self.length}, got {length}")
-        self.parts = [(a[..., :length, :], b[..., :length, :]) for a, b in self.parts]
-        self.length = length
+        """As that of `KVCache`, which holds bytes here, (b, h, n, e + 4)."""
+        dtype = keys.dtype
+        keys, values = super().extend(in_bytes(keys), in_bytes(values))
+        return in_numbers(keys).to(dtype), in_numbers(values).to(dtype)
 
     @property
     def num_bytes(self) -> int:
         """How much memory the cache takes."""
-        return sum(x.numel() * x.element_size() for part in self.parts for x in part)
+        return self.keys.numel() + self.values.numel()
 
 
-def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors (..., e) as int8, and what to multiply them by, (..., 1), float32."""
-    scale = x.abs().amax(-1, keepdim=True).float() / 127
+def in_bytes(x: Tensor) -> Tensor:
+    """Vectors (..., e) as int8, (..., e + 4): whole numbers, and what to multiply them by."""
+    scale = x.abs().amax(-1, keepdim=True).float() / 127  # (..., 1)
     whole = (x / scale.masked_fill(scale == 0, 1.0)).round()
-    return whole.to(torch.int8), scale
+    return torch.cat([whole.to(torch.int8), scale.view(torch.int8)], dim=-1)  # (..., e + 4)
+
+
+def in_numbers(x: Tensor) -> Tensor:
+    """Vectors (..., e), float32, of what `in_bytes` made of them."""
+    scale = x[..., -4:].clone(memory_format=torch.contiguous_format).view(torch.float32)  # (..., 1)
+    return x[..., :-4] * scale
 
 
 class LatentCache:

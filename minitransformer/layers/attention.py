@@ -55,7 +55,7 @@ def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
     """
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (b, k), got {tuple(ids.shape)}")
-    return (ids != pad_id)[:, None, None, :]
+    return (ids != pad_id)[:, None, None, :]  # (b, 1, 1, k)
 
 
 def causal_mask(
@@ -129,7 +129,7 @@ def attention_weights(
     wide = torch.promote_types(dtype, torch.float32)
     query = query.to(wide) / math.sqrt(query.size(-1)) if scale is None else query.to(wide) * scale
     with without_autocast(query):
-        scores = query @ key.to(wide).transpose(-2, -1)
+        scores = query @ key.to(wide).transpose(-2, -1)  # (..., q, k)
     if bias is not None:
         bias = bias.to(dtype)
         scores = scores + bias
@@ -192,10 +192,12 @@ def scaled_dot_product_attention(
     check_attention_settings(dropout, backend)
     if enable_gqa:
         group = query.size(-3) // key.size(-3)
-        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+        key = key.repeat_interleave(group, -3)  # (..., h, k, e)
+        value = value.repeat_interleave(group, -3)
     if backend == "reference":
         weights = attention_weights(query, key, mask, bias, scale)
-        return F.dropout(weights, dropout) @ value if dropout else weights @ value
+        weights = F.dropout(weights, dropout) if dropout else weights
+        return weights @ value  # (..., q, e')
     is_square = query.size(-2) == key.size(-2)
     if isinstance(mask, str) and mask == "causal" and bias is None and is_square:
         check_attention(query, key)
@@ -302,5 +304,5 @@ class SelfAttention(nn.Module):
         Returns:
             Output (b, q, e) and weights (b, q, q).
         """
-        weights = attention_weights(self.w_q(x), self.w_k(x), mask)
+        weights = attention_weights(self.w_q(x), self.w_k(x), mask)  # (b, q, q)
         return weights @ self.w_v(x), weights

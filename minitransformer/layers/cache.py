@@ -72,8 +72,9 @@ class KVCache:
         """
         if self.length:
             keys, values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-            self.length = 0
-            self.extend(keys, values)
+            length, self.length = self.length, 0
+            KVCache.extend(self, keys, values)  # whatever a derived class keeps
+            self.length = length
 
     def repeat(self, count: int) -> None:
         """Take each row `count` times: several texts that begin alike, and share `memory`."""

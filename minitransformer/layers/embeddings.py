@@ -59,7 +59,7 @@ class TokenEmbedding(nn.Module):
             raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
         vocab_size = self.weight.size(0)
         try:
-            return F.embedding(ids, self.weight) * self.scale
+            return F.embedding(ids, self.weight) * self.scale  # (b, q, d)
         except IndexError as error:  # on a GPU nothing is raised: there CUDA itself asserts
             outside = ids[(ids < 0) | (ids >= vocab_size)]
             raise ValueError(
@@ -111,4 +111,4 @@ class OutputProjection(nn.Module):
             >>> project(torch.randn(2, 3, 4)).shape, project.weight is embedding.weight
             (torch.Size([2, 3, 10]), True)
         """
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)  # (..., v)

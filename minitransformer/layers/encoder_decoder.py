@@ -32,9 +32,7 @@ class EncoderLayer(nn.Module):
         self_attention: a module with the `forward` of `MultiHeadAttention`, which is what it is
             when left out.
         feed_forward: a module from (..., d) to (..., d); a `FeedForward` when left out.
-        dropout: see `ResidualConnection`.
-        norm_first: see `ResidualConnection`.
-        norm: see `ResidualConnection`.
+        dropout, norm_first, norm: see `ResidualConnection`.
 
     Example:
         >>> import torch
@@ -161,8 +159,8 @@ class DecoderLayer(nn.Module):
         """Cross-attention; with a cache, the memory's keys and values are computed once."""
         if cache is None:
             return self.cross_attention(x, memory, memory, memory_mask)
-        # Rows that share a source are more queries of its keys: (b·n, t, d) → (b, n·t, d).
-        queries = x.reshape(memory.size(0), -1, x.size(-1))
+        # Rows that share a source are more queries of its keys.
+        queries = x.reshape(memory.size(0), -1, x.size(-1))  # (b·n, t, d) → (b, n·t, d)
         new = memory[:, cache.memory.length :]  # (b, s, d), later (b, 0, d)
         return self.cross_attention(queries, new, new, memory_mask, cache.memory).view_as(x)
 
@@ -172,7 +170,7 @@ class Encoder(nn.Module):
 
     Args:
         layers: the layers, in order; the paper has N = 6.
-        norm: of what comes out of the last one; with pre-norm nothing else normalises it.
+        norm: of what the last one returns; with pre-norm nothing else normalises it.
 
     Raises:
         ValueError: if there are no layers.
@@ -206,14 +204,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers, and a norm at its end where layers are pre-norm.
-
-    Args:
-        layers: the layers, in order; the paper has N = 6.
-        norm: of what comes out of the last one; with pre-norm nothing else normalises it.
-
-    Raises:
-        ValueError: if there are no layers.
+    """A stack of decoder layers, and a norm at its end, with the arguments of `Encoder`.
 
     Example:
         >>> import torch

@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position of x, (..., d), on its own; the same shape comes back."""
-        inner = self.activation(self.w_1(x))
+        inner = self.activation(self.w_1(x))  # (..., f)
         if self.w_3 is not None:
             inner = inner * self.w_3(x)
-        return self.w_2(self.dropout(inner))
+        return self.w_2(self.dropout(inner))  # (..., d)

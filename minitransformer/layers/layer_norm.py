@@ -38,7 +38,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     """
     # At least float32, as in PyTorch's kernel: float16 has no squares of numbers above 255.
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))
-    mean = numbers.mean(dim=-1, keepdim=True)
+    mean = numbers.mean(dim=-1, keepdim=True)  # (..., 1)
     variance = numbers.var(dim=-1, keepdim=True, unbiased=False)
     return (weight * (numbers - mean) / torch.sqrt(variance + eps) + bias).to(x.dtype)
 
@@ -93,19 +93,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     Paper: Zhang & Sennrich, equation 4.
     """
     numbers = x.to(torch.promote_types(x.dtype, torch.float32))  # as in `layer_norm`
-    mean_square = numbers.square().mean(dim=-1, keepdim=True)
+    mean_square = numbers.square().mean(dim=-1, keepdim=True)  # (..., 1)
     return (weight * numbers / torch.sqrt(mean_square + eps)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
     """`rms_norm` with its parameter, computed by PyTorch's operation of the same name.
 
-    Args:
-        d_model: width, d.
-        eps: ε, inside the root.
-
-    Raises:
-        ValueError: if the width is below 1.
+    Its arguments are those of `LayerNorm`.
 
     Paper: Zhang & Sennrich, section 4.
     """

@@ -38,8 +38,7 @@ class MultiHeadAttention(nn.Module):
         attention: computes the heads' outputs from queries, keys, values, mask and bias; a
             `ScaledDotProductAttention` with the next three arguments when left out.
         dropout: probability of zeroing an attention weight while training; the paper has none here.
-        scale: see `scaled_dot_product_attention`.
-        backend: see `scaled_dot_product_attention`.
+        scale, backend: see `scaled_dot_product_attention`.
 
     Raises:
         ValueError: if a size is below 1; if `num_heads` does not divide `d_model`, or
@@ -145,7 +144,7 @@ class MultiHeadAttention(nn.Module):
             start = positions.unsqueeze(-2)  # (1, q) or (b, 1, q), for every head
         queries = self.w_q(query)
         if packed is not None:
-            queries = packed.queries.unpack(queries)
+            queries = packed.queries.unpack(queries)  # (n, h·e) → (b, q, h·e)
         queries = self.prepare(queries, self.norm_q, start)  # (b, h, q, e)
         if cache is not None and key.size(-2) == 0:  # the cache holds all there is
             keys, values = cache.keys, cache.values
@@ -154,11 +153,12 @@ class MultiHeadAttention(nn.Module):
             if packed is not None:
                 keys, values = packed.keys.unpack(keys), packed.keys.unpack(values)
             keys = self.prepare(keys, self.norm_k, start)  # (b, kv heads, k, e)
-            values = self.split_heads(values)
+            values = self.split_heads(values)  # (b, kv heads, k, e)
             if cache is not None:
                 keys, values = cache.extend(keys, values)
-        heads = self.attend(queries, keys, values, seen).transpose(-3, -2).flatten(-2)
-        return self.w_o(heads if packed is None else packed.queries.pack(heads))
+        heads = self.attend(queries, keys, values, seen)  # (b, h, q, e)
+        joined = heads.transpose(-3, -2).flatten(-2)  # (b, q, h·e)
+        return self.w_o(joined if packed is None else packed.queries.pack(joined))
 
     def prepare(self, x: Tensor, norm: nn.Module | None, start: int | Tensor = 0) -> Tensor:
         """Queries or keys, (b, n, heads·e) → (b, heads, n, e), normed, rotated from `start`."""
@@ -180,7 +180,8 @@ class MultiHeadAttention(nn.Module):
             bias = self.position_bias(queries.size(-2), keys.size(-2), queries.device)
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
-            keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
+            keys = keys.repeat_interleave(group, -3)  # (b, h, k, e)
+            values = values.repeat_interleave(group, -3)
         return self.attention(queries, keys, values, mask, bias)
 
 
@@ -194,5 +195,5 @@ def within_window(window: int, mask: Tensor | None, queries: Tensor, keys: Tenso
     """The mask, (q, k) or of its own shape, without keys `window` positions back or more."""
     num_queries, num_keys = queries.size(-2), keys.size(-2)
     position = torch.arange(num_keys, device=queries.device)
-    near = position > position[num_keys - num_queries :, None] - window
+    near = position > position[num_keys - num_queries :, None] - window  # (q, k)
     return near if mask is None else near & mask

@@ -120,14 +120,8 @@ class LearnedPositionalEncoding(nn.Module):
     """Add a learned vector for each position: an embedding of positions, not of tokens.
 
     Entries start normal with mean square 1/2, like the sines and cosines they replace. Positions
-    that training never showed keep these random vectors.
-
-    Args:
-        d_model: width, d.
-        max_len: number of positions there are vectors for.
-
-    Raises:
-        ValueError: if a size is below 1.
+    that training never showed keep these random vectors. Arguments and errors are those of
+    `SinusoidalPositionalEncoding`.
 
     Example:
         >>> encoding = LearnedPositionalEncoding(4, max_len=9)

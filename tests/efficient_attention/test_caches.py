@@ -83,7 +83,7 @@ def test_what_a_rolling_cache_forgot_does_not_come_back():
     quantised = QuantisedCache()
     step_by_step(attention(), x(), quantised, [0, 5])
     quantised.crop(2)
-    assert (quantised.length, quantised.parts[0][0].size(-2)) == (2, 2)
+    assert (quantised.length, quantised.keys.size(-2)) == (2, 2)
 
 
 def test_quantised_cache_is_close_and_small():

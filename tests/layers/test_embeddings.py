@@ -15,20 +15,16 @@ IDS = torch.tensor([[3, 30, 0, 3, 7], [1, 1, 2, 29, 30]])
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_each_id_becomes_its_row_times_root_of_width(dtype):
-    embedding = TokenEmbedding(31, 12)
+@pytest.mark.parametrize("scale", [None, 1.0, 0.3])
+def test_lookup_is_the_scaled_product_with_one_hot_rows(dtype, scale):
+    embedding, arriving = TokenEmbedding(31, 12, scale=scale), randn(2, 5, 12)
+    weight = embedding.weight.detach().clone().requires_grad_()
     output = embedding(IDS.to(dtype))
-    assert output.shape == (2, 5, 12)
-    for b, row in enumerate(IDS.tolist()):
-        for q, token in enumerate(row):
-            assert_same(output[b, q], embedding.weight[token] * math.sqrt(12))
-
-
-def test_gradient_reaches_the_looked_up_rows_as_often_as_they_occur():
-    embedding = TokenEmbedding(31, 12)
-    embedding(IDS).sum().backward()
-    times = torch.bincount(IDS.flatten(), minlength=31)
-    assert_same(embedding.weight.grad, (times * math.sqrt(12))[:, None].expand(31, 12))
+    product = F.one_hot(IDS, 31).float() @ weight * (math.sqrt(12) if scale is None else scale)
+    assert_same(output, product)
+    output.backward(arriving)
+    product.backward(arriving)
+    assert_same(embedding.weight.grad, weight.grad)
 
 
 def test_new_rows_have_length_about_one():
@@ -49,6 +45,12 @@ def test_id_outside_the_vocabulary_is_refused(bad):
         TokenEmbedding(31, 12)(ids)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
+def test_ids_that_are_no_integers_are_refused(dtype):
+    with pytest.raises(TypeError, match=f"ids must be int32 or int64, got {dtype}"):
+        TokenEmbedding(31, 12)(IDS.to(dtype))
+
+
 def test_lookup_can_be_compiled_and_mapped():
     embedding = TokenEmbedding(31, 12)
     compiled = torch.compile(embedding, fullgraph=True, backend="eager")
@@ -56,51 +58,27 @@ def test_lookup_can_be_compiled_and_mapped():
     assert torch.equal(torch.func.vmap(embedding)(IDS), embedding(IDS))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
-def test_ids_that_are_no_integers_are_refused(dtype):
-    with pytest.raises(TypeError, match=f"ids must be int32 or int64, got {dtype}"):
-        TokenEmbedding(31, 12)(IDS.to(dtype))
+# --- the output projection
 
 
-def test_logits_are_products_with_the_rows():
-    project, x = OutputProjection(31, 12), randn(2, 5, 12)
-    assert_same(project(x), torch.einsum("bqd,vd->bqv", x, project.weight))
-
-
-def test_tied_projection_is_the_embedding_without_its_factor():
-    embedding = TokenEmbedding(31, 12)
-    project = OutputProjection(31, 12, tied_to=embedding)
-    assert project.weight is embedding.weight
-    assert_same(project(torch.eye(12)), embedding(torch.arange(31)[None])[0].T / math.sqrt(12))
-
-
-def test_untied_projections_share_nothing():
-    assert not torch.equal(OutputProjection(31, 12).weight, OutputProjection(31, 12).weight)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_logits_are_products_with_the_rows(tied, bias):
+    embedding, x = TokenEmbedding(31, 12), randn(2, 5, 12)
+    project = OutputProjection(31, 12, tied_to=embedding if tied else None, bias=bias)
+    assert (project.weight is embedding.weight) == tied
+    expected = torch.einsum("bqd,vd->bqv", x, project.weight)
+    if bias:
+        assert torch.equal(project.bias, torch.zeros(31))
+        project.bias.data = randn(31)
+        expected = expected + project.bias
+    assert_same(project(x), expected)
+    assert (project.bias is not None) == bias
 
 
 def test_tied_embedding_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"shape \(31, 12\), got \(29, 12\)"):
         OutputProjection(31, 12, tied_to=TokenEmbedding(29, 12))
-
-
-def test_lookup_is_the_product_with_one_hot_rows():
-    embedding, arriving = TokenEmbedding(31, 12), randn(2, 5, 12)
-    weight = embedding.weight.detach().clone().requires_grad_()
-    output = embedding(IDS)
-    product = F.one_hot(IDS, 31).float() @ weight * math.sqrt(12)
-    assert_same(output, product)
-    output.backward(arriving)
-    product.backward(arriving)
-    assert_same(embedding.weight.grad, weight.grad)
-
-
-def test_same_as_torch_nn_with_the_same_table():
-    embedding = TokenEmbedding(31, 12)
-    theirs = nn.Embedding.from_pretrained(embedding.weight.detach() * math.sqrt(12))
-    assert_same(embedding(IDS), theirs(IDS))
-    linear, x = nn.Linear(12, 31, bias=False), randn(2, 5, 12)
-    linear.weight = embedding.weight
-    assert_same(OutputProjection(31, 12, tied_to=embedding)(x), linear(x))
 
 
 def tied_pair():
@@ -149,18 +127,3 @@ def test_padding_row_is_taught_by_a_tied_output_alone(tie_output):
     F.cross_entropy(logits.flatten(0, 1), TGT_IDS[:, 1:].flatten(), ignore_index=0).backward()
     assert model.src_embedding.weight.grad[0].eq(0).all()
     assert model.tgt_embedding.weight.grad[0].ne(0).any() == tie_output
-
-
-def test_scale_can_be_another():
-    embedding = TokenEmbedding(31, 12, scale=1.0)
-    assert torch.equal(embedding(IDS), embedding.weight[IDS])
-
-
-def test_output_projection_can_have_a_bias():
-    embedding, x = TokenEmbedding(31, 12), randn(2, 5, 12)
-    project = OutputProjection(31, 12, tied_to=embedding, bias=True)
-    assert torch.equal(project.bias, torch.zeros(31))
-    with torch.no_grad():
-        project.bias.copy_(randn(31))
-    assert_same(project(x), x @ embedding.weight.T + project.bias)
-    assert OutputProjection(31, 12).bias is None

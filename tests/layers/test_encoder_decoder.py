@@ -22,103 +22,72 @@ B, S, T, D = 2, 7, 5, 12
 SRC_MASK = padding_mask(SRC_IDS)  # the second row is 4 tokens long
 HIDDEN = ~SRC_MASK[:, 0, 0]  # the same, as torch wants it
 each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-each_activation = pytest.mark.parametrize("activation", ["relu", "gelu"])
-each_bias = pytest.mark.parametrize("attention_bias", [True, False], ids=["bias", "no bias"])
+each_kind = pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
 
 
-def parts(activation, bias):
-    feed_forward = FeedForward(D, 20, activation=activation)
-    return {"self_attention": MultiHeadAttention(D, 3, bias=bias), "feed_forward": feed_forward}
+def inputs():
+    """Targets and what the encoder makes of the source."""
+    return [randn(B, T, D, grad=True), randn(B, S, D, seed=3, grad=True)]
 
 
-def stack_of(num_layers, kind, norm_first):
-    layers = [kind(**LAYER, norm_first=norm_first) for _ in range(num_layers)]
-    stack = Encoder if kind is EncoderLayer else Decoder
-    return shaken(stack(layers, LayerNorm(D) if norm_first else None))
-
-
-def assert_same_gradients(output, expected, inputs, twin_inputs):
+def gradients(output, tensors):
     weighting = randn(*output.shape, seed=7)
-    ours = torch.autograd.grad((output * weighting).sum(), inputs)
-    torchs = torch.autograd.grad((expected * weighting).sum(), twin_inputs)
-    for gradient, twin_gradient in zip(ours, torchs, strict=True):
-        assert_same(gradient, twin_gradient)
+    return torch.autograd.grad((output * weighting).sum(), tensors)
 
 
+@each_kind
 @each_order
-@each_activation
-@each_bias
-def test_encoder_layer_equals_torch(norm_first, activation, attention_bias):
-    layer = shaken(
-        EncoderLayer(**LAYER, **parts(activation, attention_bias), norm_first=norm_first)
-    )
-    twin = torch_layer(layer, nn.TransformerEncoderLayer, activation)
-    x, y = (randn(B, S, D, grad=True) for _ in range(2))
-    output, expected = layer(x, SRC_MASK), twin(y, src_key_padding_mask=HIDDEN)
+@pytest.mark.parametrize("masked", [True, False], ids=["masks", "no masks"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_layer_equals_torch(kind, norm_first, masked, activation, bias):
+    names = ["self_attention", "cross_attention"][: 1 + (kind is DecoderLayer)]
+    parts = {name: MultiHeadAttention(D, 3, bias=bias) for name in names}
+    parts["feed_forward"] = FeedForward(D, 20, activation=activation)
+    layer = shaken(kind(**LAYER, **parts, norm_first=norm_first))
+    if kind is EncoderLayer:
+        tensors, masks, theirs = inputs()[1:], [SRC_MASK], {"src_key_padding_mask": HIDDEN}
+        twin = torch_layer(layer, nn.TransformerEncoderLayer, activation)
+    else:
+        tensors, masks = inputs(), [causal_mask(T), SRC_MASK]
+        theirs = {"tgt_mask": ~causal_mask(T), "memory_key_padding_mask": HIDDEN}
+        twin = torch_layer(layer, nn.TransformerDecoderLayer, activation)
+    output = layer(*tensors, *masks) if masked else layer(*tensors)
+    expected = twin(*tensors, **theirs) if masked else twin(*tensors)
     assert_same(output, expected)
-    assert_same_gradients(output, expected, [x], [y])
+    for ours, torchs in zip(gradients(output, tensors), gradients(expected, tensors), strict=True):
+        assert_same(ours, torchs)
 
 
+@each_kind
 @each_order
-@each_activation
-@each_bias
-def test_decoder_layer_equals_torch(norm_first, activation, attention_bias):
-    cross = MultiHeadAttention(D, 3, bias=attention_bias)
-    options = parts(activation, attention_bias) | {"cross_attention": cross}
-    layer = shaken(DecoderLayer(**LAYER, **options, norm_first=norm_first))
-    twin = torch_layer(layer, nn.TransformerDecoderLayer, activation)
-    x, y = ([randn(B, T, D, grad=True), randn(B, S, D, seed=3, grad=True)] for _ in range(2))
-    output = layer(*x, causal_mask(T), SRC_MASK)
-    expected = twin(*y, tgt_mask=~causal_mask(T), memory_key_padding_mask=HIDDEN)
-    assert_same(output, expected)
-    assert_same_gradients(output, expected, x, y)
-
-
-@each_order
-def test_layers_without_masks_see_everything(norm_first):
-    encoder = shaken(EncoderLayer(**LAYER, norm_first=norm_first))
-    decoder = shaken(DecoderLayer(**LAYER, norm_first=norm_first))
-    src, tgt = randn(B, S, D), randn(B, T, D, seed=3)
-    twin = torch_layer(encoder, nn.TransformerEncoderLayer, "relu")
-    assert_same(encoder(src), twin(src))
-    twin = torch_layer(decoder, nn.TransformerDecoderLayer, "relu")
-    assert_same(decoder(tgt, src), twin(tgt, src))
-
-
-@each_order
-def test_encoder_is_its_layers_in_order_and_the_last_norm(norm_first):
-    encoder = stack_of(3, EncoderLayer, norm_first)
-    x = src = randn(B, S, D)
-    for layer in encoder.layers:
-        x = layer(x, SRC_MASK)
+def test_stack_is_its_layers_in_order_and_the_last_norm(kind, norm_first):
+    stack_of = Encoder if kind is EncoderLayer else Decoder
+    norm = LayerNorm(D) if norm_first else None
+    stack = shaken(stack_of([kind(**LAYER, norm_first=norm_first) for _ in range(3)], norm))
+    tgt, memory = inputs()
+    x, *others = [tgt, SRC_MASK[..., :T]] if kind is EncoderLayer else [tgt, memory, "causal"]
+    others += [] if kind is EncoderLayer else [SRC_MASK]
+    output = stack(x, *others)
+    for layer in stack.layers:
+        x = layer(x, *others)
     if norm_first:
-        x = nn.functional.layer_norm(x, (D,), encoder.norm.weight, encoder.norm.bias)
-    assert_same(encoder(src, SRC_MASK), x)
-    assert len(encoder.layers) == 3
-
-
-@each_order
-def test_decoder_is_its_layers_in_order_and_the_last_norm(norm_first):
-    decoder = stack_of(3, DecoderLayer, norm_first)
-    memory = randn(B, S, D)
-    x = tgt = randn(B, T, D, seed=3)
-    for layer in decoder.layers:
-        x = layer(x, memory, causal_mask(T), SRC_MASK)
-    if norm_first:
-        x = nn.functional.layer_norm(x, (D,), decoder.norm.weight, decoder.norm.bias)
-    assert_same(decoder(tgt, memory, causal_mask(T), SRC_MASK), x)
-    assert len(decoder.layers) == 3
+        x = nn.functional.layer_norm(x, (D,), norm.weight, norm.bias)
+    assert_same(output, x)
+    assert len(stack.layers) == 3
+    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
+        stack_of([])
 
 
 @each_order
 def test_encoder_does_not_know_the_order_of_its_input(norm_first):
-    encoder = stack_of(2, EncoderLayer, norm_first)
+    encoder = shaken(Encoder([EncoderLayer(**LAYER, norm_first=norm_first) for _ in range(2)]))
     x, order = randn(B, S, D), torch.tensor([3, 0, 6, 1, 5, 2, 4])
     assert_same(encoder(x[:, order], SRC_MASK[..., order]), encoder(x, SRC_MASK)[:, order])
 
 
 @pytest.mark.parametrize(("kind", "count"), [(EncoderLayer, 2), (DecoderLayer, 3)])
-def test_dropout_stands_where_the_paper_has_it(kind, count):
+def test_dropout_is_where_the_paper_has_it(kind, count):
     """On the output of each sub-layer, neither on attention weights nor inside the network."""
     layer = kind(**LAYER | {"dropout": 0.3})
     rates = {name: m.p for name, m in layer.named_modules() if isinstance(m, nn.Dropout)}
@@ -127,13 +96,7 @@ def test_dropout_stands_where_the_paper_has_it(kind, count):
     assert layer.self_attention.attention.dropout == 0.0
 
 
-def test_dropout_acts_only_while_training():
-    layer, x = EncoderLayer(**LAYER | {"dropout": 0.3}), randn(B, S, D)
-    assert not torch.equal(layer.train()(x), layer(x))
-    assert torch.equal(layer.eval()(x), layer(x))
-
-
-@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+@each_kind
 def test_bad_sizes_are_refused_by_the_part_they_concern(kind):
     with pytest.raises(ValueError, match="num_heads must divide d_model, got 5 and 12"):
         kind(**LAYER | {"num_heads": 5})
@@ -143,8 +106,8 @@ def test_bad_sizes_are_refused_by_the_part_they_concern(kind):
 
 def test_parts_of_ones_own_are_what_the_layer_computes_with():
     class Doubled(nn.Module):
-        def forward(self, query, key, value, mask=None, cache=None):
-            return 2 * query
+        def forward(self, query, key, value, mask=None, cache=None, times=2):
+            return times * query
 
     layer = DecoderLayer(
         D,
@@ -154,13 +117,9 @@ def test_parts_of_ones_own_are_what_the_layer_computes_with():
         norm=lambda d: RMSNorm(d, eps=0.25),
     ).eval()
     assert {name.rpartition(".")[2] for name, _ in layer.named_parameters()} == {"weight"}
-    x = randn(B, T, D)
-    norm, expected = RMSNorm(D, eps=0.25), x
-    for factor in (3, 3, 2):
-        expected = norm(factor * expected)
-    assert_same(layer(x, x), expected)
-
-
-def test_a_stack_without_layers_is_refused():
-    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
-        Encoder([])
+    x, norm = randn(B, T, D), RMSNorm(D, eps=0.25)
+    for options in ({}, {"times": 4}):
+        expected = x
+        for factor in (1 + options.get("times", 2), 3, 2):
+            expected = norm(factor * expected)
+        assert_same(Decoder([layer])(x, x, **options), expected)

@@ -15,7 +15,7 @@ from minitransformer import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from minitransformer.layers.positional_encoding import ALiBi
+from minitransformer.layers import ALiBi
 
 B, Q, K, H, D, E = 2, 5, 7, 3, 12, 4
 PADDING = padding_mask(torch.tensor([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 0, 0, 0]]))
@@ -29,6 +29,13 @@ def inputs(grad=False):
         randn(B, K, D, seed=2, grad=grad),
         randn(B, K, D, seed=3, grad=grad),
     )
+
+
+def same_weights(attention, **options):
+    """A `MultiHeadAttention` with other options and the same weights."""
+    other = MultiHeadAttention(D, attention.num_heads, **options)
+    other.load_state_dict(attention.state_dict())
+    return other
 
 
 @each_backend
@@ -63,23 +70,17 @@ def test_equals_torch_with_gradients(backend, bias, causal, padded):
 
 
 @each_backend
-def test_each_head_attends_with_its_own_slice(backend):
-    attention = shaken(MultiHeadAttention(D, H, backend=backend))
-    query, key, value = inputs()
-    heads = []
-    for h in range(H):
-        rows = slice(h * E, (h + 1) * E)
-        projected = [
-            x @ linear.weight[rows].T + linear.bias[rows]
-            for x, linear in (
-                (query, attention.w_q),
-                (key, attention.w_k),
-                (value, attention.w_v),
-            )
-        ]
-        heads.append(scaled_dot_product_attention(*projected, PADDING[:, 0], backend="reference"))
-    expected = torch.cat(heads, dim=-1) @ attention.w_o.weight.T + attention.w_o.bias
-    assert_same(attention(query, key, value, PADDING), expected)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float64, 1e-12)],
+    ids=str,
+)
+def test_equals_torch_in_other_dtypes(backend, dtype, tolerance):
+    ours = shaken(MultiHeadAttention(D, H, backend=backend))
+    torchs = torch_attention(ours).to(dtype)
+    x = [tensor.to(dtype) for tensor in inputs()]
+    expected, _ = torchs(*x, attn_mask=~CAUSAL, key_padding_mask=~PADDING[:, 0, 0])
+    assert_same(ours.to(dtype)(*x, CAUSAL & PADDING), expected, tolerance)
 
 
 def test_order_of_keys_does_not_matter():
@@ -98,89 +99,63 @@ def test_drops_weights_only_while_training(backend):
     assert not torch.allclose(attention.train()(*inputs()), plain)
 
 
-@pytest.mark.parametrize(("bias", "count"), [(True, 4 * D * D + 4 * D), (False, 4 * D * D)])
-def test_parameters_are_four_projections(bias, count):
-    attention = MultiHeadAttention(D, H, bias=bias)
-    assert sum(parameter.numel() for parameter in attention.parameters()) == count
+# --- each part where it belongs
 
 
-# --- shared keys and values
+def written_out(attention, query, key, value, mask, rotary=None):
+    """What the parts of an attention make of its inputs, one after the other."""
+    heads = []
+    for w, x, norm in (
+        (attention.w_q, query, attention.norm_q),
+        (attention.w_k, key, attention.norm_k),
+        (attention.w_v, value, None),
+    ):
+        x = w(x).unflatten(-1, (-1, attention.d_k)).transpose(1, 2)
+        x = x if norm is None else norm(x)
+        x = x if rotary is None or w is attention.w_v else rotary(x)
+        heads.append(x.repeat_interleave(attention.num_heads // x.size(1), 1))
+    bias = None if attention.position_bias is None else attention.position_bias(Q, K)
+    output = scaled_dot_product_attention(*heads, mask, bias, backend="reference")
+    return attention.w_o(output.transpose(1, 2).flatten(2))
+
+
+PARTS = {
+    "heads": {"num_heads": H},
+    "shared keys": {"num_heads": 6, "num_kv_heads": 2},
+    "one head of keys": {"num_heads": 6, "num_kv_heads": 1},
+    "other widths": {"num_heads": 5, "d_k": 6, "bias": False},
+    "rotary": {"num_heads": H, "rotary": RotaryPositionalEncoding(E)},
+    "normed, then rotated": {
+        "num_heads": H,
+        "rotary": RotaryPositionalEncoding(E),
+        "norm_q": RMSNorm(E),
+        "norm_k": RMSNorm(E),
+    },
+    "alibi": {"num_heads": H, "position_bias": ALiBi(H)},
+    "biases inside": {"num_heads": H, "output_bias": False},
+    "bias outside": {"num_heads": H, "bias": False, "output_bias": True},
+}
 
 
 @each_backend
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
-def test_shared_heads_equal_full_heads_with_repeated_projections(num_kv_heads, backend):
-    grouped = shaken(MultiHeadAttention(D, 6, num_kv_heads=num_kv_heads, backend=backend))
-    full = MultiHeadAttention(D, 6, backend=backend)
-    state = grouped.state_dict()
-    for name in ("w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias"):
-        heads = state[name].unflatten(0, (num_kv_heads, 2))
-        state[name] = heads.repeat_interleave(6 // num_kv_heads, 0).flatten(0, 1)
-    full.load_state_dict(state)
-    assert_same(grouped(*inputs(), PADDING), full(*inputs(), PADDING))
-
-
-def test_shared_heads_make_a_cache_smaller():
-    attention, cache = MultiHeadAttention(D, 6, num_kv_heads=2), KVCache()
-    attention(*inputs(), cache=cache)
-    assert cache.keys.shape == cache.values.shape == (B, 2, K, 2)
-    count = sum(parameter.numel() for parameter in attention.parameters())
-    assert count == 2 * (D * D + D) + 2 * (D * 4 + 4)
-
-
-@pytest.mark.parametrize("num_kv_heads", [4, 5, 12])
-def test_shared_heads_that_do_not_divide_the_heads_are_refused(num_kv_heads):
-    with pytest.raises(ValueError, match=f"num_heads, got {num_kv_heads} and 6"):
-        MultiHeadAttention(D, 6, num_kv_heads=num_kv_heads)
-
-
-# --- positions inside attention
-
-
-@each_backend
-@pytest.mark.parametrize("num_kv_heads", [3, 1])
-def test_rotary_turns_queries_and_keys_but_not_values(backend, num_kv_heads):
-    options = {"num_kv_heads": num_kv_heads, "backend": backend}
-    attention = shaken(MultiHeadAttention(D, H, rotary=RotaryPositionalEncoding(E), **options))
-    plain = MultiHeadAttention(D, H, **options)
-    plain.load_state_dict(attention.state_dict())
-    query, key, value = inputs()
-    turn = RotaryPositionalEncoding(E)
-    queries, keys, values = (
-        plain.split_heads(w(x))
-        for w, x in ((plain.w_q, query), (plain.w_k, key), (plain.w_v, value))
-    )
-    queries = turn(queries)
-    group = H // num_kv_heads
-    heads = scaled_dot_product_attention(
-        queries, turn(keys).repeat_interleave(group, 1), values.repeat_interleave(group, 1), CAUSAL
-    )
-    expected = plain.w_o(heads.transpose(1, 2).flatten(2))
+@pytest.mark.parametrize("options", PARTS.values(), ids=PARTS.keys())
+def test_parts_are_used_in_their_order(backend, options):
+    attention = shaken(MultiHeadAttention(D, **options, backend=backend))
+    expected = written_out(attention, *inputs(), CAUSAL & PADDING, options.get("rotary"))
     cache = KVCache()
-    assert_same(attention(query, key, value, CAUSAL, cache), expected)
-    assert torch.equal(cache.values, values)
-    assert_same(cache.keys, turn(keys))
+    assert_same(attention(*inputs(), CAUSAL & PADDING, cache), expected)
+    kept = (B, attention.num_kv_heads, K, attention.d_k)
+    assert cache.keys.shape == cache.values.shape == kept
+    biases = [w.bias is not None for w in (attention.w_q, attention.w_o)]
+    inside = options.get("bias", True)
+    assert biases == [inside, options.get("output_bias", inside)]
 
 
-@each_backend
-def test_alibi_is_added_to_the_scores(backend):
-    attention = shaken(MultiHeadAttention(D, H, position_bias=ALiBi(H), backend=backend))
-    query, key, value = inputs()
-    keys, values = (
-        attention.split_heads(attention.w_k(key)),
-        attention.split_heads(attention.w_v(value)),
-    )
-    queries = attention.split_heads(attention.w_q(query))
-    scores = queries @ keys.mT / math.sqrt(E) + ALiBi(H)(Q, K)
-    weights = scores.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
-    expected = attention.w_o((weights @ values).transpose(1, 2).flatten(2))
-    assert_same(attention(query, key, value, CAUSAL), expected)
-
-
-@pytest.mark.parametrize("scheme", ["rotary", "position_bias"])
-def test_cached_attention_equals_full_attention(scheme):
-    part = {"rotary": RotaryPositionalEncoding(2), "position_bias": ALiBi(6)}[scheme]
-    attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, **{scheme: part}))
+@pytest.mark.parametrize(
+    "part", [{"rotary": RotaryPositionalEncoding(2)}, {"position_bias": ALiBi(6)}]
+)
+def test_cached_attention_equals_full_attention(part):
+    attention = shaken(MultiHeadAttention(D, 6, num_kv_heads=2, **part))
     x = inputs()[1]
     full = attention(x, x, x, causal_mask(K))
     cache = KVCache()
@@ -190,25 +165,76 @@ def test_cached_attention_equals_full_attention(scheme):
         assert cache.length == end
 
 
-@pytest.mark.parametrize(("num_heads", "d_model"), [(5, 12), (24, 12)])
-def test_heads_that_do_not_divide_the_width_are_refused(num_heads, d_model):
-    with pytest.raises(ValueError, match=f"got {num_heads} and {d_model}"):
-        MultiHeadAttention(d_model, num_heads)
+@each_backend
+@pytest.mark.parametrize("window", [1, 3, 6, 7, 100])
+def test_window_hides_what_lies_further_back(window, backend):
+    plain = shaken(MultiHeadAttention(D, H, backend=backend))
+    attention = same_weights(plain, backend=backend, window=window)
+    x = inputs()[1]
+    near = torch.tensor([[q - k < window for k in range(K)] for q in range(K)])
+    expected = plain(x, x, x, near & causal_mask(K) & PADDING)
+    assert_same(attention(x, x, x, causal_mask(K) & PADDING), expected)
+    assert_same(attention(x, x, x), plain(x, x, x, near))
+    full, cache = attention(x, x, x, "causal"), KVCache()
+    for start, end in ((0, 3), (3, 4), (4, K)):
+        new = x[:, start:end]
+        assert_same(attention(new, new, new, "causal", cache), full[:, start:end])
 
 
-@pytest.mark.parametrize(("index", "name"), [(0, "query"), (1, "key"), (2, "value")])
-def test_wrong_width_is_refused_by_name(index, name):
-    tensors = list(inputs())
-    tensors[index] = tensors[index][..., :10]
-    with pytest.raises(ValueError, match=f"{name} must have width d_model=12, got 10"):
-        MultiHeadAttention(D, H)(*tensors)
+@each_backend
+def test_scale_is_what_scores_are_multiplied_by(backend):
+    usual = shaken(MultiHeadAttention(D, H, backend=backend))
+    attention = same_weights(usual, backend=backend, scale=1.0)
+    with torch.no_grad():
+        attention.w_q.weight /= math.sqrt(E)
+        attention.w_q.bias /= math.sqrt(E)
+    assert_same(attention(*inputs(), CAUSAL), usual(*inputs(), CAUSAL))
 
 
-def test_settings_of_the_attention_are_checked_at_once():
-    with pytest.raises(ValueError, match="'reference' or 'sdpa', got 'flash'"):
-        MultiHeadAttention(D, H, backend="flash")
-    with pytest.raises(ValueError, match=r"dropout must be at least 0 and below 1, got 1\.5"):
-        MultiHeadAttention(D, H, dropout=1.5)
+def test_what_heads_compute_is_an_argument():
+    class Sum(torch.nn.Module):
+        def forward(self, query, key, value, mask=None, bias=None):
+            return value.sum(-2, keepdim=True).expand_as(query)
+
+    attention = MultiHeadAttention(D, H, attention=Sum())
+    x = inputs()[1]
+    assert_same(attention(x, x, x), attention.w_o(attention.w_v(x).sum(1, True).expand_as(x)))
+
+
+# --- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 5}, "num_heads must divide d_model, got 5 and 12"),
+        ({"num_heads": 24}, "num_heads must divide d_model, got 24 and 12"),
+        ({"num_heads": 6, "num_kv_heads": 4}, "must divide num_heads, got 4 and 6"),
+        ({"num_heads": 6, "num_kv_heads": 12}, "must divide num_heads, got 12 and 6"),
+        ({"num_heads": H, "backend": "flash"}, "'reference' or 'sdpa', got 'flash'"),
+        ({"num_heads": H, "dropout": 1.5}, r"dropout must be at least 0 and below 1, got 1\.5"),
+    ],
+)
+def test_settings_are_checked_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(D, **options)
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((B, Q, 10), (B, K, D), (B, K, D)), "query must have width d_model=12, got 10"),
+        (((B, Q, D), (B, K, 10), (B, K, D)), "key must have width d_model=12, got 10"),
+        (((B, Q, D), (B, K, D), (B, K, 10)), "value must have width d_model=12, got 10"),
+        (((2, Q, D), (3, K, D), (3, K, D)), r"query and key .*\(2, 3, 5, 4\) and \(3, 3, 7, 4\)"),
+        (((2, Q, D), (2, K, D), (3, K, D)), r"key and value .*\(2, 3, 7, 4\) and \(3, 3, 7, 4\)"),
+        (((B, Q, D), (B, 6, D), (B, K, D)), "as many positions, got 6 and 7"),
+    ],
+)
+def test_inputs_that_do_not_match_are_refused(backend, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(D, H, backend=backend)(*(randn(*shape) for shape in shapes))
 
 
 @each_backend
@@ -231,120 +257,3 @@ def test_mask_for_each_row_and_for_each_head_as_the_error_says(backend):
         assert_same(together[row : row + 1], alone)
     heads = randn(H, Q, K, seed=9) > 0
     assert_same(attention(*inputs(), heads[None]), attention(*inputs(), heads.expand(B, H, Q, K)))
-
-
-@each_backend
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ((2, 3, 3), r"query and key .* got shapes \(2, 3, 5, 4\) and \(3, 3, 7, 4\)"),
-        ((2, 2, 3), r"key and value .* got shapes \(2, 3, 7, 4\) and \(3, 3, 7, 4\)"),
-    ],
-)
-def test_batches_that_do_not_match_are_refused(backend, sizes, message):
-    lengths = (Q, K, K)
-    tensors = [randn(b, n, D) for b, n in zip(sizes, lengths, strict=True)]
-    with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(D, H, backend=backend)(*tensors)
-
-
-@each_backend
-def test_more_values_than_keys_are_refused(backend):
-    query, key, value = inputs()
-    with pytest.raises(ValueError, match="as many positions, got 6 and 7"):
-        MultiHeadAttention(D, H, backend=backend)(query, key[:, :6], value)
-
-
-@each_backend
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float64, 1e-12)],
-    ids=str,
-)
-def test_equals_torch_in_other_dtypes(backend, dtype, tolerance):
-    ours = shaken(MultiHeadAttention(D, H, backend=backend))
-    torchs = torch_attention(ours).to(dtype)
-    x = [tensor.to(dtype) for tensor in inputs()]
-    mask = CAUSAL & PADDING
-    expected, _ = torchs(*x, attn_mask=~CAUSAL, key_padding_mask=~PADDING[:, 0, 0])
-    assert_same(ours.to(dtype)(*x, mask), expected, tolerance)
-
-
-def test_mask_of_the_other_kind_is_refused():
-    additive = torch.zeros(Q, K).masked_fill(~CAUSAL, -torch.inf)
-    with pytest.raises(TypeError, match=r"got torch\.float32"):
-        MultiHeadAttention(D, H)(*inputs(), additive)
-
-
-# --- what other models do besides
-
-
-def test_heads_of_another_width():
-    attention = shaken(MultiHeadAttention(D, 5, d_k=6, bias=False))
-    shapes = [tuple(w.weight.shape) for w in (attention.w_q, attention.w_k, attention.w_o)]
-    assert shapes == [(30, D), (30, D), (D, 30)]
-    query, key, value = inputs()
-    parts = zip((attention.w_q, attention.w_k, attention.w_v), (query, key, value), strict=True)
-    queries, keys, values = (w(x).unflatten(-1, (5, 6)).transpose(1, 2) for w, x in parts)
-    heads = scaled_dot_product_attention(queries, keys, values, CAUSAL)
-    assert_same(
-        attention(query, key, value, CAUSAL), attention.w_o(heads.transpose(1, 2).flatten(2))
-    )
-
-
-def test_queries_and_keys_are_normed_before_they_are_turned():
-    turn = RotaryPositionalEncoding(E)
-    norms = {"norm_q": RMSNorm(E), "norm_k": RMSNorm(E)}
-    attention = shaken(MultiHeadAttention(D, H, rotary=turn, **norms))
-    query, key, value = inputs()
-    queries = turn(attention.norm_q(attention.split_heads(attention.w_q(query))))
-    keys = turn(attention.norm_k(attention.split_heads(attention.w_k(key))))
-    values = attention.split_heads(attention.w_v(value))
-    heads = scaled_dot_product_attention(queries, keys, values, CAUSAL)
-    expected = attention.w_o(heads.transpose(1, 2).flatten(2))
-    assert_same(attention(query, key, value, CAUSAL), expected)
-
-
-@each_backend
-@pytest.mark.parametrize("window", [1, 3, 6, 7, 100])
-def test_window_hides_what_lies_further_back(window, backend):
-    plain = shaken(MultiHeadAttention(D, H, backend=backend))
-    attention = MultiHeadAttention(D, H, backend=backend, window=window)
-    attention.load_state_dict(plain.state_dict())
-    x = inputs()[1]
-    near = torch.tensor([[q - k < window for k in range(K)] for q in range(K)])
-    expected = plain(x, x, x, near & causal_mask(K) & PADDING)
-    backwards = plain(x, x, x, near)
-    assert_same(attention(x, x, x, causal_mask(K) & PADDING), expected)
-    assert_same(attention(x, x, x), backwards)
-    full, cache = attention(x, x, x, "causal"), KVCache()
-    for start, end in ((0, 3), (3, 4), (4, K)):
-        new = x[:, start:end]
-        assert_same(attention(new, new, new, "causal", cache), full[:, start:end])
-
-
-@pytest.mark.parametrize(("bias", "output_bias"), [(True, False), (False, True)])
-def test_the_last_projection_has_its_own_bias(bias, output_bias):
-    attention = MultiHeadAttention(D, H, bias=bias, output_bias=output_bias)
-    assert [w.bias is not None for w in (attention.w_q, attention.w_o)] == [bias, output_bias]
-
-
-@each_backend
-def test_scale_is_what_scores_are_multiplied_by(backend):
-    usual = shaken(MultiHeadAttention(D, H, backend=backend))
-    attention = MultiHeadAttention(D, H, backend=backend, scale=1.0)
-    attention.load_state_dict(usual.state_dict())
-    with torch.no_grad():
-        attention.w_q.weight /= math.sqrt(E)
-        attention.w_q.bias /= math.sqrt(E)
-    assert_same(attention(*inputs(), CAUSAL), usual(*inputs(), CAUSAL))
-
-
-def test_what_heads_compute_is_an_argument():
-    class Sum(torch.nn.Module):
-        def forward(self, query, key, value, mask=None, bias=None):
-            return value.sum(-2, keepdim=True).expand_as(query)
-
-    attention = MultiHeadAttention(D, H, attention=Sum())
-    x = inputs()[1]
-    assert_same(attention(x, x, x), attention.w_o(attention.w_v(x).sum(1, True).expand_as(x)))

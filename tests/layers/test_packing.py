@@ -31,43 +31,23 @@ from minitransformer.models import (
 from minitransformer.models.lora import add_lora
 
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
-REAL = torch.tensor([[True, True, True], [True, False, False]])
 GAPS = {
     "padding at the end": TARGETS,
     "a target left out": TARGETS.masked_fill(TARGETS == 6, 0),
     "a row without targets": TARGETS * torch.tensor([[0], [1]]),
     "almost no padding": torch.tensor([[30, 6, 19, 12, 2], [7, 25, 4, 2, 0]]),
 }
-HEADS = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
 SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
-RELATIVES = {
-    "T5": lambda: T5(T5Config(vocab_size=31, **SMALL, d_k=5, num_encoder_layers=2, dropout=0.0)),
-    "Marian": lambda: Marian(
-        MarianConfig(
-            vocab_size=31,
-            d_model=12,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            **HEADS,
-            pad_id=0,
-            start_id=0,
-            dropout=0.0,
-        )
-    ),
-    "BART": lambda: BART(
-        BARTConfig(
-            vocab_size=31,
-            d_model=12,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            **HEADS,
-            pad_id=0,
-            dropout=0.0,
-        )
-    ),
-    "GPT-2": lambda: GPT2(GPT2Config(vocab_size=31, **SMALL, num_layers=2, dropout=0.0)),
-    "Qwen 3": lambda: Llama(Qwen3Config(vocab_size=31, **SMALL, num_kv_heads=1, num_layers=2)),
+SIDES = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
+SIDES |= {"d_model": 12, "num_encoder_layers": 1, "num_decoder_layers": 2, "pad_id": 0}
+PUBLISHED = {
+    "T5": (T5, T5Config, SMALL | {"d_k": 5, "num_encoder_layers": 2, "dropout": 0.0}),
+    "Marian": (Marian, MarianConfig, SIDES | {"start_id": 0, "dropout": 0.0}),
+    "BART": (BART, BARTConfig, SIDES | {"dropout": 0.0}),
+    "GPT-2": (GPT2, GPT2Config, SMALL | {"num_layers": 2, "dropout": 0.0}),
+    "Qwen 3": (Llama, Qwen3Config, SMALL | {"num_kv_heads": 1, "num_layers": 2}),
 }
+each_model = pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
 
 
 def inputs_of(model, targets=TARGETS):
@@ -105,27 +85,20 @@ def shapes_in_training(model, part):
 # --- packing
 
 
-def test_pack_keeps_real_tokens_in_order_and_unpack_puts_them_back():
-    x = randn(2, 3, 5)
-    packed = Packing(REAL).pack(x)
-    assert_same(packed, x[REAL], 0)
-    assert_same(Packing(REAL).unpack(packed), x * REAL[..., None], 0)
-
-
-def test_packing_passes_gradients_of_real_tokens_on():
-    x, packing = randn(2, 3, 5, grad=True), Packing(REAL)
-    weighting = randn(2, 3, 5, seed=1)
-    (packing.unpack(packing.pack(x)) * weighting).sum().backward()
-    assert_same(x.grad, weighting * REAL[..., None], 0)
-
-
-@pytest.mark.parametrize("num_padding", [0, 2, 3, None])
-def test_little_padding_stays_where_it_is(num_padding):
+@pytest.mark.parametrize("num_padding", [0, 2, 3, 9, None])
+def test_unpack_puts_back_what_pack_keeps_with_gradients(num_padding):
+    """In order; little padding stays where it is."""
     real = torch.arange(20).view(2, 10) < 20 - (num_padding or 0)
-    x, packing = randn(2, 10, 3), Packing(None if num_padding is None else real)
-    assert packing.pack(x).shape == ((17, 3) if num_padding == 3 else (2, 10, 3))
-    expected = x * real[..., None] if num_padding == 3 else x
-    assert_same(packing.unpack(packing.pack(x)), expected, 0)
+    x, packing = randn(2, 10, 3, grad=True), Packing(None if num_padding is None else real)
+    is_packed = num_padding in (3, 9)
+    packed = packing.pack(x)
+    assert torch.equal(packed, x[real] if is_packed else x)
+    kept = real[..., None] if is_packed else torch.ones(2, 10, 1)
+    back = packing.unpack(packed)
+    assert torch.equal(back, x * kept)
+    weighting = randn(2, 10, 3, seed=1)
+    (back * weighting).sum().backward()
+    assert torch.equal(x.grad, weighting * kept)
 
 
 # --- packed = padded
@@ -133,16 +106,16 @@ def test_little_padding_stays_where_it_is(num_padding):
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 @pytest.mark.parametrize("targets", GAPS.values(), ids=GAPS.keys())
-@pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
+@each_model
 def test_packed_is_padded(new_model, changes, targets):
     model = new_model(**changes)
     assert_loss_is_of_the_logits(model, targets)
     assert_loss_is_of_the_logits(model, targets, smoothing=0.0)
 
 
-@pytest.mark.parametrize("name", RELATIVES)
-def test_packed_is_padded_in_published_models(name):
-    model = shaken(RELATIVES[name]())
+@pytest.mark.parametrize(("kind", "config", "sizes"), PUBLISHED.values(), ids=PUBLISHED.keys())
+def test_packed_is_padded_in_published_models(kind, config, sizes):
+    model = shaken(kind(config(vocab_size=31, **sizes)))
     assert_loss_is_of_the_logits(model)
     layer = model.decoder.layers[0]
     assert shapes_in_training(model, layer) == [(8, 12)]
@@ -192,10 +165,6 @@ def roll(module, args, output):
     return output.roll(1, dims=-1)
 
 
-def roll_before(module, args):
-    return (args[0].roll(1, dims=-1), *args[1:])
-
-
 def derived(name):
     def change(model):
         methods = {name: rolled(getattr(type(model), name))}
@@ -206,11 +175,6 @@ def derived(name):
 
 def of_last_layer(change):
     return lambda model: change(model.decoder.layers[-1])
-
-
-def ignore_mask(layer):
-    attend = layer.self_attention.attend
-    layer.self_attention.attend = lambda q, k, v, mask: attend(q, k, v, None)
 
 
 def with_tanh(linear):
@@ -225,13 +189,9 @@ CHANGES = {
     ),
     "a forward of its own": of_last_layer(lambda x: setattr(x.feed_forward, "forward", torch.tanh)),
     "another attention": of_last_layer(lambda x: setattr(x, "self_attention", OwnAttention())),
-    "a sequence as W^Q": of_last_layer(
-        lambda x: setattr(x.self_attention, "w_q", with_tanh(x.self_attention.w_q))
-    ),
     "another attend": of_last_layer(
         lambda x: setattr(x.self_attention, "attend", rolled(x.self_attention.attend))
     ),
-    "an ignored mask": of_last_layer(ignore_mask),
     "another attention inside": of_last_layer(
         lambda x: setattr(x.self_attention.attention, "forward", lambda q, k, v, mask, bias: v)
     ),
@@ -242,20 +202,16 @@ CHANGES = {
     "a hook on a layer": of_last_layer(lambda x: x.register_forward_hook(roll)),
     "a hook on a part": of_last_layer(lambda x: x.self_attention.w_o.register_forward_hook(roll)),
     "a hook on the model": lambda x: x.register_forward_hook(roll),
-    "a hook before the output": lambda x: x.output_projection.register_forward_pre_hook(
-        roll_before
-    ),
     "a forward of the model": lambda x: setattr(x, "forward", rolled(x.forward)),
     "a derived forward": derived("forward"),
     "a derived decode": derived("decode"),
-    "a derived embed": derived("embed"),
     "low-rank changes": lambda x: shaken(x, add_lora(x, 2) and 2),
     "compiled in place": of_last_layer(lambda x: x.compile(backend="eager")),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
+@each_model
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
 def test_loss_is_that_of_the_changed_model(new_model, name):
     model = new_model()
@@ -266,7 +222,7 @@ def test_loss_is_that_of_the_changed_model(new_model, name):
     assert_loss_is_of_the_logits(model)
 
 
-@pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
+@each_model
 def test_hooks_on_all_modules_are_heard(new_model):
     model = new_model()
     hook = nn.modules.module.register_module_forward_hook(
@@ -288,8 +244,6 @@ def test_what_treats_positions_alone_gets_them_packed(change):
         add_lora(model, 2)
     assert shapes_in_training(model, layer) == [(8, 12)]
     assert shapes_in_training(model, model.encoder.layers[0]) == [(11, 12)]
-    layer.feed_forward = LooksBackToo(12, 20)
-    assert shapes_in_training(model, layer) == [(2, 5, 12)]
 
 
 def test_a_new_layer_may_say_that_it_treats_positions_alone(monkeypatch):
@@ -306,7 +260,7 @@ def test_a_new_layer_may_say_that_it_treats_positions_alone(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
-@pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
+@each_model
 def test_a_compiled_model_computes_its_loss_by_what_was_compiled(new_model):
     model, calls = new_model(), []
 
