@@ -82,7 +82,7 @@ import sys
 sys.modules.update(dict.fromkeys([*sys.argv[1:], "requests"]))  # none can be imported
 import minitransformer as mt
 import torch
-from minitransformer.tasks.multi30k import downloaded_file
+from minitransformer.tasks.multi30k import file_of
 
 letters = mt.CharacterTokenizer.train(["ab"])
 sizes = dict.fromkeys(("src_vocab_size", "tgt_vocab_size"), letters.vocab_size)
@@ -94,7 +94,7 @@ figure = (torch.ones(1, 1), "a", "b")
 for call in (
     lambda: mt.number_in_words(3, "en"),
     lambda: mt.plot_attention(*figure),
-    lambda: downloaded_file("train.en"),
+    lambda: file_of("train.en"),
 ):
     try:
         call()

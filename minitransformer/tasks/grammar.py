@@ -56,7 +56,7 @@ NOTHING = Phrase("", "")
 
 @dataclass
 class Clause:
-    """The parts of a clause, apart until it is clear where the German verb goes."""
+    """The parts of a clause, kept apart until it is clear where the German verb goes."""
 
     verb: Verb
     tense: str
@@ -68,7 +68,7 @@ class Clause:
     nouns: list[str] = field(default_factory=list)  # German objects after it
     complement: str = ""  # German adjective or prepositional phrase: what "nicht" comes before
     adverb: Phrase = NOTHING
-    tail: Phrase = NOTHING  # a relative or that-clause: it follows even a German verb at the end
+    tail: Phrase = NOTHING  # a relative or that-clause, which follows even a verb at the end
 
     def english(self) -> str:
         verb = english_verb(self.verb, self.tense, self.subject.agreement, self.negated)

@@ -8,7 +8,6 @@ al., 2016); for French, "Findings of the Second Shared Task on Multimodal Machin
 import html
 import os
 from pathlib import Path
-from typing import cast
 
 from minitransformer.checks import library
 from minitransformer.training.data import TextPair
@@ -48,10 +47,10 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
     The splits, in the order of the files: `train` with 29,000 pairs, `val` with 1,014 and
     `test_2016_flickr` with 1,000.
 
-    The files, 2 MB a language, are downloaded at the first use and then kept in the cache folder
-    of the operating system. Where the environment variable `MINITRANSFORMER_DATA` names a folder,
-    they are read from its `multi30k/tok` instead, and nothing is downloaded. Their SHA-256 is
-    checked either way.
+    The files, 2 MB a language, are downloaded at the first use and then kept in `multi30k/tok`
+    of the folder that the environment variable `MINITRANSFORMER_DATA` names, or else of the
+    operating system's cache folder. Their SHA-256 is checked whenever they are read: a damaged
+    file is downloaded again.
 
     The data are not part of this package. Their authors provide them for non-commercial research
     and education; see https://github.com/multi30k/dataset.
@@ -61,9 +60,8 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
         tgt: target language, another of these.
 
     Raises:
-        ValueError: if a language is unknown, both are the same, or a file is damaged.
-        FileNotFoundError: if the folder of `MINITRANSFORMER_DATA` lacks a file.
-        ConnectionError: if the download fails.
+        ValueError: if a language is unknown, both are the same, or a download is not the file.
+        ConnectionError: if a download fails.
 
     Example:
         >>> multi30k("de", "nl")
@@ -83,42 +81,22 @@ def multi30k(src: str = "de", tgt: str = "en") -> dict[str, list[TextPair]]:
 
 def read_lines(split: str, language: str) -> list[str]:
     """The sentences of a split in one language."""
-    name = f"{split}.lc.norm.tok.{language}"
-    folder = os.environ.get(FOLDER)
-    text = (local_file(name, folder) if folder else downloaded_file(name)).read_bytes().decode()
+    text = file_of(f"{split}.lc.norm.tok.{language}").read_bytes().decode()
     # Not splitlines(), which would also cut at separators that Unicode has inside a line.
     return [html.unescape(line) for line in text.removesuffix("\n").split("\n")]
 
 
-def local_file(name: str, folder: str) -> Path:
-    """The path of a file under the user's folder, once its content is known to be right."""
-    pooch = library("pooch", "book")
-    path = Path(folder) / "multi30k" / "tok" / name
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"there is no {path}, where {FOLDER}={folder} says that it is; put it there "
-            f"from {ADDRESS}{name}, or unset {FOLDER} to have it downloaded"
-        )
-    found, expected = pooch.file_hash(str(path)), SHA256[name]
-    if found != expected:
-        raise ValueError(
-            f"{path} is damaged: its SHA-256 is {found}, expected {expected}; "
-            f"replace it by {ADDRESS}{name}"
-        )
-    return path
-
-
-def downloaded_file(name: str) -> Path:
-    """The path of a file in the cache folder, downloaded if it is not there or damaged."""
+def file_of(name: str) -> Path:
+    """The path of a file, which is downloaded if it is missing or damaged."""
     pooch = library("pooch", "book")
     from requests.exceptions import RequestException  # comes with it
 
-    cache = Path(pooch.os_cache("minitransformer")) / "multi30k" / "tok"
+    root = os.environ.get(FOLDER) or pooch.os_cache("minitransformer")
+    folder = Path(root) / "multi30k" / "tok"
     try:
-        path = pooch.retrieve(ADDRESS + name, SHA256[name], fname=name, path=cache)
+        return Path(pooch.retrieve(ADDRESS + name, SHA256[name], fname=name, path=folder))
     except RequestException as error:
         raise ConnectionError(
-            f"{ADDRESS}{name} cannot be downloaded ({error}); try again with an internet "
-            f"connection, or put the file into multi30k/tok of a folder and name that in {FOLDER}"
+            f"{ADDRESS}{name} cannot be downloaded to {folder} ({error}); try again with an "
+            f"internet connection, or put the file there; {FOLDER} may name another folder"
         ) from error
-    return Path(cast(str, path))

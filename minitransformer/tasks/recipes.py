@@ -1,6 +1,6 @@
-"""What the command line trains: of each task the data, a small model and the settings that fit it.
+"""One recipe for each task: its data, tokenizers, a small model and training settings.
 
-All of it follows from one seed.
+The command line and the benchmarks read them. Everything follows from one seed.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,14 @@ class Job:
 
     splits: Callable[[int], dict[str, list[TextPair]]]  # by the seed
     tokenizers: Callable[[list[TextPair]], tuple[Tokenizer, Tokenizer]]  # source and target
-    model: dict[str, Any] = field(default_factory=dict)  # what is not the main job's
-    settings: dict[str, Any] = field(default_factory=dict)  # what is not the default
-    measured: tuple[str, ...] = ()  # the splits of which exact match says something
-    remark: str = ""  # what is to be said of these
-    starts_as_identity: bool = False  # whether each layer passes on at first what it gets
+    model: dict[str, Any] = field(default_factory=dict)  # fields that differ from number-words
+    settings: dict[str, Any] = field(default_factory=dict)  # fields that differ from the default
+    measured: tuple[str, ...] = ()  # the splits whose exact match is reported
+    remark: str = ""  # printed after the exact matches
+    starts_as_identity: bool = False  # whether each layer is the identity at first
 
     def new_trainer(self, config: TrainingConfig, device: torch.device | str = "cpu") -> Trainer:
-        """The job from its beginning: data, tokenizers and model.
+        """Draw the data, train the tokenizers and initialise the model.
 
         Example:
             >>> trainer = JOBS["number-words"].new_trainer(TrainingConfig())
@@ -65,7 +65,7 @@ class Job:
 
 
 def start_as_identity(model: nn.Module) -> None:
-    """Let each sub-layer's last projection start at zero: at first it adds nothing to what it gets.
+    """Set each sub-layer's last projection to zero, so that at first it adds nothing to its input.
 
     Source: Zhang, Dauphin & Ma (2019), "Fixup Initialization", section 4. Used in chapter 16.
 
@@ -85,7 +85,7 @@ def start_as_identity(model: nn.Module) -> None:
 
 
 def words_and_subwords(pairs: list[TextPair]) -> tuple[Tokenizer, Tokenizer]:
-    """English numbers are a few words; the German ones, long words."""
+    """Words for English, and subwords for German, which writes a number as one long word."""
     src = WordTokenizer.train(pair.src for pair in pairs)
     # 5 special tokens, 256 bytes, 44 merges
     return src, BPETokenizer.train((pair.tgt for pair in pairs), 305)
@@ -136,9 +136,9 @@ JOBS = {
     ),
 }
 
-# What chapter 16 found: Muon needs fewer and smaller batches; numbers longer than all of training
-# are right if their form was shown in short ones, and positions are rotary. The grammar's is the
-# last record of benchmarks/experiments/speedrun_records.py.
+# From chapter 16: Muon needs fewer and smaller batches; the model writes numbers longer than any in
+# training if training shows their form in shorter ones and positions are rotary. The grammar's
+# recipe is the last record of benchmarks/experiments/speedrun_records.py.
 MUON = {"optimizer": "muon", "schedule": "linear"}
 FAST = {
     "number-words": replace(

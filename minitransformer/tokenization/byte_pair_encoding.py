@@ -208,8 +208,10 @@ def merge_pairs(ids: list[int], rules: Mapping[tuple[int, int], tuple[int, int]]
         >>> merge_pairs([2, 0, 1, 2], rules)
         [2, 4]
     """
-    ids, end = [*ids, -1], len(ids)  # ids[-1] and ids[end] are no token
-    before, after = list(range(-1, end)), [*range(1, end + 1), end]
+    end = len(ids)
+    ids = [*ids, -1]  # ids[-1] and ids[end] are no token
+    before = list(range(-1, end))
+    after = [*range(1, end + 1), end]
     heap = [(rules[pair][0], at) for at, pair in enumerate(pairwise(ids)) if pair in rules]
     heapify(heap)
     while heap:
@@ -218,7 +220,8 @@ def merge_pairs(ids: list[int], rules: Mapping[tuple[int, int], tuple[int, int]]
         rule = rules.get((ids[at], ids[gone]))
         if rule is None or rule[0] != rank:
             continue  # one of the two was merged in the meantime
-        ids[at], ids[gone] = rule[1], -1
+        ids[at] = rule[1]
+        ids[gone] = -1
         after[at] = after[gone]
         before[after[at]] = at
         for start in (before[at], at):

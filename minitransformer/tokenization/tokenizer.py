@@ -148,7 +148,8 @@ class Tokenizer(SpecialTokens, TokenizerFile):
         self, tokens: Iterable[str], special_tokens: Iterable[str] = SpecialTokens.special_tokens
     ) -> None:
         tokens = list(texts_of("tokens", tokens))
-        specials, known = list(texts_of("special_tokens", special_tokens)), set(tokens)
+        known = set(tokens)
+        specials = list(texts_of("special_tokens", special_tokens))
         self.tokens = (*(name for name in specials if name not in known), *tokens)
         self.ids = ids_of(self.tokens)
         self.vocab_size = len(self.tokens)
@@ -281,4 +282,4 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = Tokenizer.pad_id) -> T
         raise ValueError("rows must hold at least one row, got 0")
     length = max(map(len, rows))
     padded = [[*row, *[pad_id] * (length - len(row))] for row in rows]
-    return torch.tensor(padded, dtype=torch.int64)
+    return torch.tensor(padded, dtype=torch.int64)  # (b, n)

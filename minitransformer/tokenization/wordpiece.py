@@ -65,7 +65,8 @@ class WordPieceTokenizer(Tokenizer):
         if len(piece) > self.max_characters:
             return [self.unknown_id(piece)]
         ids: list[int] = []
-        start, prefix = 0, ""
+        start = 0
+        prefix = ""
         while start < len(piece):
             for end in range(len(piece), start, -1):
                 if (found := self.ids.get(prefix + piece[start:end])) is not None:
@@ -73,7 +74,8 @@ class WordPieceTokenizer(Tokenizer):
             else:
                 return [self.unknown_id(piece)]
             ids.append(found)
-            start, prefix = end, "##"
+            start = end
+            prefix = "##"
         return ids
 
     def join(self, tokens: Sequence[str]) -> str:
