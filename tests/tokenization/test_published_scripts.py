@@ -34,7 +34,6 @@ MADE = {
 
 def script(folder, monkeypatch):
     """A script of that folder, as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     path = next((ROOT / folder).rglob("published.py"))
     spec = importlib.util.spec_from_file_location(f"{folder}_published", path)
     module = importlib.util.module_from_spec(spec)
@@ -122,7 +121,9 @@ def test_tables_of_files_and_classes_are_exact_and_notice_what_is_not(monkeypatc
     rows = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
     assert "gpt2-xl GPT2 48 1600 1557.6 M 9 honoured, 12 passed over" in rows
     assert any(row.startswith("Olmo-3-7B ") and "model_type is 'olmo3'" in row for row in rows)
-    monkeypatch.setattr("sys.argv", ["published.py", "--configurations", "1", "--only", "ViT"])
+    monkeypatch.setattr(
+        "sys.argv", ["published.py", "--seeds", "1", "--only", "vit-base-patch16-224"]
+    )
     assert table.main() == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 exact"
 
