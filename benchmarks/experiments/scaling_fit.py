@@ -1,8 +1,7 @@
 """A law through losses: L(N, D) = E + A/N^α + B/D^β, with intervals, and what follows from it.
 
 N are parameters and D tokens. The form, and the Huber loss of the logarithms that is made small,
-are those of Hoffmann et al. (2022), section 3.3. They searched by BFGS from many starts; here the
-starts go side by side through Levenberg and Marquardt's steps, each weighted as Huber asks for.
+are those of Hoffmann et al. (2022), section 3.3, who searched from many starts as we do.
 
 Intervals come from the bootstrap, as in Besiroglu et al. (2024): the points are drawn again with
 replacement and the law is fitted again, many times. Drawn are pairs of size and tokens, with all
@@ -16,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.special import logsumexp, softmax
 
 Array = NDArray[np.float64]
 
 DELTA = 1e-3
 """Where Huber's loss turns from a square into a line: a thousandth of the loss, as published."""
 LEVEL = (0.025, 0.975)
-STEPS = 100
 LOWEST = np.array([-9.0, -9.0, -9.0, 0.01, 0.01])
 HIGHEST = np.array([3.0, 3.0, 3.0, 3.0, 3.0])
 """What log E, log A, log B, α and β may be, A and B at the middle of the points."""
@@ -54,44 +54,31 @@ class Law(NamedTuple):
         return self.beta / (self.alpha + self.beta)
 
 
-def starts_of(losses: Array) -> Array:
+def starts_of(losses: Array) -> list[tuple[float, ...]]:
     """Where the search begins: several floors and exponents, the rest of the loss shared."""
     lowest = losses.min()
-    rest = np.median(losses) - lowest / 2
-    return np.array(
-        [
-            (np.log(floor * lowest), np.log(rest / 2), np.log(rest / 2), alpha, beta)
-            for floor in (0.2, 0.5, 0.9)
-            for alpha in (0.2, 0.6)
-            for beta in (0.2, 0.6)
-        ]
-    )
-
-
-def objective(residuals: Array, weights: Array, delta: float) -> Array:
-    """Huber's loss of each row, (m, n) to (m,)."""
-    size = np.abs(residuals)
-    losses = np.where(size < delta, size**2 / 2, delta * (size - delta / 2))
-    return (weights * losses).sum(axis=-1)
+    rest = np.log((np.median(losses) - lowest / 2) / 2)
+    return [
+        (np.log(floor * lowest), rest, rest, alpha, beta)
+        for floor in (0.2, 0.5, 0.9)
+        for alpha in (0.2, 0.6)
+        for beta in (0.2, 0.6)
+    ]
 
 
 def predicted(theta: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Log losses, (m, n), and their gradients by the five parameters, (m, n, 5)."""
-    e, a, b, alpha, beta = (column[:, None] for column in theta.T)
-    terms = np.stack([e + 0 * x, a - alpha * x, b - beta * y])
-    top = terms.max(axis=0)
-    parts = np.exp(terms - top)
-    whole = parts.sum(axis=0)
-    floor, by_size, by_tokens = parts / whole
+    """Log losses, (n,), and their gradients by the five parameters, (n, 5)."""
+    e, a, b, alpha, beta = theta
+    terms = np.stack([e + 0 * x, a - alpha * x, b - beta * y])  # (3, n)
+    floor, by_size, by_tokens = softmax(terms, axis=0)
     gradients = np.stack([floor, by_size, by_tokens, -x * by_size, -y * by_tokens], axis=-1)
-    return top + np.log(whole), gradients
+    return logsumexp(terms, axis=0), gradients  # (n,), (n, 5)
 
 
 def fit(
     parameters: Any,
     tokens: Any,
     losses: Any,
-    weights: Any = None,
     *,
     delta: float = DELTA,
     near: Law | None = None,
@@ -102,9 +89,8 @@ def fit(
         parameters: N of each point, (n,).
         tokens: D of each point, (n,).
         losses: in nats, (n,).
-        weights: of each point, (n,); or (m, n) for m laws at once. 1 when left out.
         delta: Huber's.
-        near: a law like it, which saves most of the starts.
+        near: a law like it, which saves the starts.
 
     Raises:
         ValueError: if there are fewer than 6 points, or one is not above 0.
@@ -128,47 +114,21 @@ def fit(
     starts = starts_of(losses)
     if near is not None:
         a, b = np.log(near.A) - near.alpha * middle[0], np.log(near.B) - near.beta * middle[1]
-        starts = np.vstack([[np.log(near.E), a, b, near.alpha, near.beta], starts[::5]])
-    many = np.atleast_2d(np.ones(len(n)) if weights is None else np.asarray(weights, float))
-    theta, weight = np.tile(starts, (len(many), 1)), np.repeat(many, len(starts), axis=0)
-    theta, cost = descended(np.clip(theta, LOWEST, HIGHEST), x, y, target, weight, delta)
-    best = cost.reshape(len(many), -1).argmin(axis=1)
-    e, a, b, alpha, beta = theta.reshape(len(many), -1, 5)[np.arange(len(many)), best].T
-    A, B = np.exp(a + alpha * middle[0]), np.exp(b + beta * middle[1])
-    law = Law(np.exp(e), A, B, alpha, beta)
-    return law if np.ndim(weights) == 2 else Law(*(float(entry[0]) for entry in law))
-
-
-def descended(
-    theta: Array, x: Array, y: Array, target: Array, weight: Array, delta: float
-) -> tuple[Array, Array]:
-    """Many starts, (m, 5), brought down side by side; and what remains of their costs, (m,)."""
-    guess, slope = predicted(theta, x, y)
-    cost = objective(guess - target, weight, delta)
-    damping, before = np.full(len(theta), 1e-2), cost.copy()
-    for step in range(STEPS):
-        residual = guess - target
-        # A square of this weight touches Huber's loss from above: whatever lowers it, lowers that.
-        force = weight * np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
-        weighted = (slope * force[..., None]).swapaxes(1, 2)
-        gradient, curvature = weighted @ residual[..., None], weighted @ slope
-        diagonal = curvature[:, range(5), range(5)]
-        least = 1e-9 * diagonal.max(axis=1, keepdims=True) + 1e-15
-        curvature[:, range(5), range(5)] += damping[:, None] * (diagonal + least) + least * 1e-3
-        new = theta - np.linalg.solve(curvature, gradient)[..., 0]
-        new = np.clip(new, LOWEST, HIGHEST)
-        new_guess, new_slope = predicted(new, x, y)
-        new_cost = objective(new_guess - target, weight, delta)
-        better = new_cost < cost
-        theta[better], guess[better], slope[better], cost[better] = (
-            array[better] for array in (new, new_guess, new_slope, new_cost)
+        starts = [(np.log(near.E), a, b, near.alpha, near.beta)]
+    found = [
+        least_squares(
+            lambda theta: predicted(theta, x, y)[0] - target,
+            np.clip(start, LOWEST, HIGHEST),
+            lambda theta: predicted(theta, x, y)[1],
+            bounds=(LOWEST, HIGHEST),
+            loss="huber",
+            f_scale=delta,
         )
-        damping = np.clip(np.where(better, damping / 3, damping * 4), 1e-9, 1e9)
-        if step % 20 == 19:
-            if np.all(before - cost <= 1e-6 * before):
-                break
-            before = cost.copy()
-    return theta, cost
+        for start in starts
+    ]
+    e, a, b, alpha, beta = min(found, key=lambda result: result.cost).x
+    entries = np.exp(e), np.exp(a + alpha * middle[0]), np.exp(b + beta * middle[1]), alpha, beta
+    return Law(*(float(entry) for entry in entries))
 
 
 # --- intervals
@@ -211,7 +171,9 @@ def fitted(
     law = fit(n, d, losses, delta=delta)
     count = len(points)
     weights = np.random.default_rng(seed).multinomial(count, [1 / count] * count, size=samples)
-    drawn = fit(n, d, losses, weights, delta=delta, near=law)
+    places = [np.repeat(np.arange(count), weight) for weight in weights]
+    laws = [fit(n[at], d[at], losses[at], delta=delta, near=law) for at in places]
+    drawn = Law(*np.array(laws).T)
     by_point = zip(points.values(), np.log(law.loss(n, d)), strict=True)
     residuals = np.concatenate([logs - guess for logs, guess in by_point])
     return Fitted(law, drawn, residuals * np.sqrt(count / (count - 5)))
