@@ -2,6 +2,7 @@
 
 python -m benchmarks.experiments.ablation_table
 python -m benchmarks.experiments.ablation_table --only norm heads --tasks grammar
+python -m benchmarks.experiments.ablation_table --departures   the table of that page
 
 Below zero a setting's loss is lower than the baseline's. A loss is in nats a token, held out; where
 vocabularies differ, in nats a character. Behind each mean difference stands its 95 % interval
@@ -17,9 +18,13 @@ one would have it.
   differences of these, each alone and at its best, have been taken away.
 - speed: CPU seconds of a run, relative to the baseline's at ×1; "slow way" where padding was
   computed too, in rows measured before packing was a mask.
+
+The page's table has losses as multiples of the baseline's, both at their best rates, with intervals
+(of the logarithms); and behind them how many more of 100 texts are right, likewise.
 """
 
 import argparse
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -47,6 +52,25 @@ from benchmarks.runs import half_width, markdown
 Values = dict[int, float | None]
 """By seed; none where the run did not end."""
 END, HALFWAY = -1, 2  # places in a row's looks
+NAMES = {"number-words": "number words", "grammar": "grammar", "text": "text"}
+DETAILS = {
+    "post-norm": "post-norm",
+    "post-norm, final norm": "post-norm, and a norm at the end",
+    "no final norm": "no norm at the end of a stack",
+    "RMSNorm": "RMSNorm",
+    "no attention biases": "no biases in attention",
+    "dropout inside too": "dropout of 0.1 inside, too",
+    "embeddings times 1": "embeddings not times √d",
+    "untied output": "output not tied",
+    "one table of three": "one table of three",
+    "sines, then cosines": "sines, then cosines",
+    "PyTorch's start": "PyTorch's start",
+    "smoothing 0": "no label smoothing",
+    "smoothing 0.1": "label smoothing of 0.1",
+    "no warm-up": "no warm-up",
+    "post-norm, no warm-up": "post-norm, no warm-up",
+}
+"""Settings, and what the page calls them."""
 
 
 def values(
@@ -199,14 +223,50 @@ def report(rows: Rows, tasks: Sequence[str], factors: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
+def departure(rows: Rows, task: str, name: str) -> str:
+    """Loss and right texts beside the baseline's, with intervals; "–" where they are not known."""
+    if not all(is_selected(rows, task, of) for of in (name, BASELINE.name)):
+        return "–"
+    rates = [(of, best_rate(rows, task, of)) for of in (name, BASELINE.name)]
+    ours, base = (
+        {
+            seed: None if loss is None else math.log(loss)
+            for seed, loss in values(rows, task, of, rate, at=END).items()
+        }
+        for of, rate in rates
+    )
+    found = combined((1, ours), (-1, base))
+    ratios = [ratio for ratio in found if ratio is not None]
+    if len(found) < len(SEEDS):
+        return "–"
+    if len(ratios) < len(found):
+        return "did not end"
+    mean, half = statistics.mean(ratios), half_width(ratios)
+    low, middle, high = (math.exp(mean + side * half) for side in (-1, 0, 1))
+    digits = 2 if half > 0.02 else 3
+    star = "" if low < 1 < high else "*"
+    right, usual = (values(rows, task, of, rate, "right") for of, rate in rates)
+    points = cell(combined((1, right), (-1, usual)), 1, 100)
+    return f"×{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]{star}, {points}"
+
+
+def departures(rows: Rows) -> str:
+    """The table of the page on departures, which has it as it is printed."""
+    header = ["changed alone", *NAMES.values()]
+    lines = [[said, *(departure(rows, task, of) for task in NAMES)] for of, said in DETAILS.items()]
+    return markdown(header, [line for line in lines if set(line[1:]) != {"–"}])
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="what the ablations have found so far")
     parser.add_argument("--only", nargs="+", choices=FACTORS, default=FACTORS, metavar="FACTOR")
     parser.add_argument("--tasks", nargs="+", choices=list(BASELINES), default=list(BASELINES))
     parser.add_argument("--out", type=Path, default=FILE, help="what ablations.py writes")
+    parser.add_argument("--departures", action="store_true", help="the table of that page")
     args = parser.parse_args()
-    print(report(read(args.out), args.tasks, args.only))
+    rows = read(args.out)
+    print(departures(rows) if args.departures else report(rows, args.tasks, args.only))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ python -m benchmarks.experiments.ablations --list              what remains; tra
 
 Stop it when you like: what is done stands in `ablations.jsonl`, and the same command goes on. The
 baselines come first, at three rates, then one factor after the other in the order of importance.
-What this machine cannot train, it leaves out and says why: "text" where Python's documents are
-fewer than the baseline learns from, or others than those of the rows that are there.
+"text" is left out where Python's documents are others than those of the rows that are there.
 
 - Rates. A comparison at one rate misleads. Each setting is trained at half, once and twice the
   baseline's peak on two seeds of their own (`SELECTION_SEEDS`). Where the lowest mean of held-out
@@ -24,22 +23,6 @@ fewer than the baseline learns from, or others than those of the rows that are t
   the entropy of the training targets' single tokens, the run is stopped. Who has only learned how
   often each token occurs goes on, for some learn the rest later. A run also ends where its loss is
   no number.
-
-Each line of the file is one run, an object:
-
-- task, factor, setting, seed: what it is; rate: a multiple of the baseline's peak.
-- changes: what the setting changes, as `Setting` names it.
-- plan: a fingerprint of the baseline and the changes. Lines of another plan do not count.
-- texts: a fingerprint of what the baseline learns from and is measured on.
-- parameters: how many numbers are trained.
-- unigram: the entropy, nats a token.
-- outcome: "ended", "stopped" (hopeless) or "not finite".
-- looks: at a quarter, a third, half and the end of the steps: step; loss, held-out nats a token,
-  without smoothing and dropout; per_character, the same in nats a character, which can be compared
-  between vocabularies; right, the share of held-out pairs that are written without a mistake, of
-  "text" the share of next tokens that are guessed (not at a third).
-- cpu_seconds: of training and measuring, on one thread; made: date, python, torch,
-  minitransformer, threads, processor and its instructions.
 """
 
 import argparse
@@ -104,10 +87,6 @@ class Run:
     def key(self) -> tuple[str, str, float, int]:
         """What a line of the file is found by."""
         return self.task, self.setting.name, self.rate, self.seed
-
-
-class UnfitError(Exception):
-    """This machine has not the texts of a task; the message says why."""
 
 
 Rows = dict[tuple[str, str, float, int], Row]
@@ -268,8 +247,6 @@ def prose(size: int, pieces: int, context_length: int) -> Task:
     """The text, in rows for measuring; its vocabulary is that of all of it."""
     usual = BASELINES["text"]["data"]["size"]
     train, held_out = since_2017.split(since_2017.documents(int(1.2 * usual)))
-    if sum(map(len, train)) < usual:
-        raise UnfitError(f"this Python has fewer than {usual} characters of documents")
     tokenizer = mt.BPETokenizer.train(train, pieces)
     whole = "\n\n".join(train)[:usual]
     texts = [whole[:size]]
@@ -400,34 +377,22 @@ def train(run: Run) -> Row:
 # --- the program
 
 
-def remaining(rows: Rows, only: Sequence[str] = ()) -> list[Run]:
-    """The runs that are known to be missing; others may follow from what they find."""
-    missing = {run.key: run for run in schedule(rows, only) if run.key not in rows}
-    return list(missing.values())
-
-
 def show(rows: Rows, only: Sequence[str]) -> None:
     """Print how many runs of each factor and task are missing, and what the done ones took."""
-    missing = Counter((run.setting.factor, run.task) for run in remaining(rows, only))
+    runs = {run.key: run for run in schedule(rows, only) if run.key not in rows}
+    missing = Counter((run.setting.factor, run.task) for run in runs.values())
     for (factor, task), count in missing.items():
         print(f"{factor:<24} {task:<14} {count:>5}")
-    seconds = [row["cpu_seconds"] for row in rows.values()]
-    hours = sum(seconds) / 3600
+    hours = sum(row["cpu_seconds"] for row in rows.values()) / 3600
     print(f"{len(rows)} runs are done, in {hours:.2f} CPU hours; {missing.total()} or more remain")
     if rows:
         print(f"at the mean so far, {missing.total() * hours / len(rows):.1f} hours")
 
 
-def check_texts(run: Run, rows: Rows) -> None:
-    """Refuse a run that could not be paired with those that are there.
-
-    Raises:
-        UnfitError: if its texts are others than those of the same task and seed.
-    """
-    found = task_of(run).fingerprint
+def other_texts(run: Run, rows: Rows) -> set[str]:
+    """The texts of rows of the same task and seed, if they are others: nothing could be paired."""
     before = {row["texts"] for key, row in rows.items() if (key[0], key[3]) == (run.task, run.seed)}
-    if before - {found}:
-        raise UnfitError(f"the rows that are there are of other texts: {before.pop()}, not {found}")
+    return before - {task_of(run).fingerprint}
 
 
 def main() -> None:
@@ -447,10 +412,8 @@ def main() -> None:
         for run in schedule(rows, args.only):
             if run.key in rows or run.task in left_out:
                 continue
-            try:
-                check_texts(run, rows)
-            except UnfitError as reason:
-                print(f"{run.task} is left out: {reason}", flush=True)
+            if others := other_texts(run, rows):
+                print(f"{run.task} is left out: its rows are of other texts, {others}", flush=True)
                 left_out.add(run.task)
                 continue
             rows[run.key] = row = train(run)

@@ -16,24 +16,6 @@ for all that are compared. Rates of fine-tuning are chosen with a seed of its ow
 docstrings that are neither trained on nor held out. One core takes about 20 minutes. `--sst2`
 trains the same models on 4,000 sentences of film reviews (SST-2, which it fetches) instead, and
 writes `bert_sst2.json`.
-
-The results file, `bert.json`:
-
-- made: see `runs.made`.
-- text: words, tokens, vocab_size, unigram (the entropy of a token, nats), families, held_out,
-  fingerprint (of the texts; other Pythons have others).
-- model, pre_training, fine_tuning: shape and settings shared by all runs.
-- rates: of fine-tuning, by task, `pre-trained` and `from scratch`, chosen from those tried.
-- labelled: docstrings of each package that are trained on.
-- seeds: those that the 15 % and the rivals have been measured with; others have at most three.
-- settings: by name, one for each kind of pre-training:
-    share, masked, replaced: see `mask_tokens`; left out, its defaults.
-    seeds; loss, right: of hidden tokens of held-out text, nats and share, one for each seed.
-    frozen, fine_tuned: share of held-out docstrings whose class is right; by task, by `labelled`
-    as text, then one for each seed.
-- rivals: `from scratch`, `tf-idf` and, for `order`, `counted pairs`, in the same way.
-- comparisons: of `15 %`, fine-tuned, minus each rival, and minus itself frozen: `task`, `minus`,
-  `labelled`, `differences`, `difference`, `low`, `high` (Student's 95 % interval over seeds).
 """
 
 import ast

@@ -13,23 +13,6 @@ Memory is counted by `PeakMemory`, not measured.
 
 In recall and text each method is trained at every rate on a seed of its own, and the best rate
 trains the seeds that count.
-
-The results file is one JSON object:
-
-- made: see `runs.made`.
-- map: width, block_size, window, rounds, budget_seconds, budget_bytes; methods: by name:
-    lengths; seconds: for each length its times, one for each round; bytes: the peak, counted.
-    time, memory: the fitted exponents, `exponent`, `low`, `high`: of the line through the upper
-    half of the lengths, on logarithmic axes. For time there is one line for each round, and
-    Student's 95 % interval; memory does not vary.
-    mask_seconds: what finding the visible blocks took, once, where there is a `BlockMask`.
-- recall: shape, training, pair_counts; methods: by name: rate, numbers (remembered at the most
-    pairs), parameters; right: for each count of pairs the shares of right answers, one for each
-    seed; mean, low, high for each count.
-- text: shape, training, characters, fingerprint; methods: by name: rate, numbers (remembered after
-    a context), parameters; bits: held-out bits per character for each seed; mean, low, high;
-    against: difference to "full" paired by seeds, mean, low and high.
-- rates, selection_seed, seeds.
 """
 
 import math

@@ -5,18 +5,6 @@ What is written down is what its author would see: the loss that the broken code
 texts that the broken model writes with a cache.
 
 python -m benchmarks.experiments.gallery   three seeds: a quarter of an hour of one core
-
-The results file is one JSON object:
-
-- made: see `runs.made`.
-- model, training: what all have in common.
-- landmarks: nats a token: even (ln v), unigram and bigram (entropies of the training targets).
-- seeds: the numbers.
-- runs: by fault ("none" is the healthy one), a list with a row for each seed:
-    steps: where it was looked at; train: the loss, mean since the last look; held_out: the loss on
-    held-out pairs; null where it is no number.
-    right: the share of held-out pairs that are written without a mistake.
-    texts: what is written for three of them; sources and references stand beside the runs.
 """
 
 import itertools

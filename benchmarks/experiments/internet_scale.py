@@ -57,62 +57,31 @@ LLAMA_3_1 = "https://arxiv.org/abs/2407.21783"
 OPT = (
     "https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/final_update.md"
 )
+PATTERSON = "https://arxiv.org/abs/2104.10350"
 BLOOM = "https://arxiv.org/abs/2211.05100"
 LLM_C = "https://github.com/karpathy/llm.c/discussions/481"
+EIGHT = {"num_kv_heads": 8}
 SHARED = {"num_kv_heads": 8, "vocab_size": 128_256}
+LLAMA_405B = llama(16_384, 128, 126, 53_248, 8192, **SHARED)
 WIDE = {"d_model": 12_288, "num_heads": 96, "num_layers": 96, "max_len": 2048}
+GPT_3, OPT_175B = GPT2Config(**WIDE), GPT2Config(vocab_size=50_272, **WIDE)
+WIDER = {"d_model": 14_336, "num_heads": 112, "num_layers": 70, "max_len": 2048}
+BLOOM_176B = GPT2Config(vocab_size=250_880, **WIDER)
+GPT_3_HOURS, OPT_HOURS = 10_000 * 14.8 * DAY, 1024 * 33 * DAY
 RUNS = [
     Run("GPT-2 124M, llm.c", GPT2Config(), 10e9, "A100", 12, LLM_C, 0.6 * 312e12),
     Run("Llama 7B", llama(4096, 32, 32, 11_008, 2048), 1.0e12, "A100", 82_432, LLAMA_1),
     Run("Llama 65B", llama(8192, 64, 80, 22_016, 2048), 1.4e12, "A100", 1_022_362, LLAMA_1),
     Run("Llama 2 7B", llama(4096, 32, 32, 11_008, 4096), 2e12, "A100", 184_320, LLAMA_2),
     Run(
-        "Llama 2 70B",
-        llama(8192, 64, 80, 28_672, 4096, num_kv_heads=8),
-        2e12,
-        "A100",
-        1_720_320,
-        LLAMA_2,
+        "Llama 2 70B", llama(8192, 64, 80, 28_672, 4096, **EIGHT), 2e12, "A100", 1_720_320, LLAMA_2
     ),
     Run("Llama 3 8B", llama(4096, 32, 32, 14_336, 8192, **SHARED), 15e12, "H100", 1.3e6, CARD),
     Run("Llama 3 70B", llama(8192, 64, 80, 28_672, 8192, **SHARED), 15e12, "H100", 6.4e6, CARD),
-    Run(
-        "Llama 3.1 405B",
-        llama(16_384, 128, 126, 53_248, 8192, **SHARED),
-        15.6e12,
-        "H100",
-        30.84e6,
-        LLAMA_3_1,
-        400e12,
-    ),
-    Run(
-        "GPT-3 175B",
-        GPT2Config(**WIDE),
-        300e9,
-        "V100",
-        10_000 * 14.8 * DAY,
-        "https://arxiv.org/abs/2104.10350",
-    ),
-    Run(
-        "OPT 175B",
-        GPT2Config(vocab_size=50_272, **WIDE),
-        300e9,
-        "A100",
-        1024 * 33 * DAY,
-        OPT,
-        147e12,
-        True,
-    ),
-    Run(
-        "BLOOM 176B",
-        GPT2Config(vocab_size=250_880, d_model=14_336, num_heads=112, num_layers=70, max_len=2048),
-        366e9,
-        "A100",
-        1_082_990,
-        BLOOM,
-        150e12,
-        True,
-    ),
+    Run("Llama 3.1 405B", LLAMA_405B, 15.6e12, "H100", 30.84e6, LLAMA_3_1, 400e12),
+    Run("GPT-3 175B", GPT_3, 300e9, "V100", GPT_3_HOURS, PATTERSON),
+    Run("OPT 175B", OPT_175B, 300e9, "A100", OPT_HOURS, OPT, 147e12, True),
+    Run("BLOOM 176B", BLOOM_176B, 366e9, "A100", 1_082_990, BLOOM, 150e12, True),
 ]
 
 

@@ -9,23 +9,6 @@ python -m benchmarks.experiments.longer                      what is not done ye
 python -m benchmarks.experiments.longer --only usual shown   these settings alone
 python -m benchmarks.experiments.longer --list               what remains, and the table
 python -m benchmarks.experiments.longer --recipe fast        trained as --recipe fast trains
-
-Each line of `longer.jsonl` is one run, an object:
-
-- recipe, setting, seed, steps: what it is; changes: what the setting changes, as `Setting` names
-  it.
-- plan: a fingerprint of recipe and setting. Lines of another plan do not count.
-- texts: a fingerprint of the pairs of training.
-- millions, both: how many of them have millions, and how many have thousands too.
-- longest: of training and of `longer` the most words of a source, and the most tokens of a source
-  and of a target, each with its end.
-- right: the share of each split that is written without a mistake. "short" and "long" are the parts
-  of `longer` with at most as many words as training has, and with more; "one million" is a quarter
-  of the numbers from 1,000,001 to 1,000,999.
-- thousands: how many of the translations of `longer` have "tausend" in them.
-- next: of `longer` the share of next tokens that are right, given the right beginning.
-- cpu_seconds: of training and measuring, on one thread; made: date, python, torch,
-  minitransformer, threads, processor and its instructions.
 """
 
 import random

@@ -11,14 +11,6 @@ sacrebleu, which the package itself does not.
 
 The clock is CPU time of one thread, of training alone. How many steps there are is decided before,
 from what a step costs here. Recipes were looked for on `val`, with a seed that is none of these.
-Each line of `multi30k.jsonl` is one run, an object:
-
-- recipe: its name; plan: what it sets, of the model and of the training; seed.
-- parameters; steps; cpu_seconds: of all training steps; aside: CPU seconds of what is not in
-  them, "tokenizers" (with the encoding of all texts), "greedy" and "beam".
-- nats: the held-out loss of a pair, summed over its tokens, on `val`.
-- greedy, beam: BLEU on the test split, `BEAMS` wide; signature: sacrebleu's.
-- made: see `runs.made`.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """What the main job loses without single heads, and without more and more: chapter 5, in full.
 
-python -m benchmarks.experiments.pruning                 seeds 0, 1 and 2, 800 steps, minutes each
+python -m benchmarks.experiments.pruning   seeds 0, 1 and 2, 800 steps, minutes each
 python -m benchmarks.experiments.pruning 7 --steps 200
 
 Cumulative pruning measures anew after each removal and takes the head whose loss costs least.
@@ -9,52 +9,43 @@ Cumulative pruning measures anew after each removal and takes the head whose los
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
 
-from minitransformer import (
-    Batch,
-    MultiHeadAttention,
-    TrainingConfig,
-    Transformer,
-    collate,
-    encode_pairs,
-    epoch_batches,
-    number_words,
-)
+import minitransformer as mt
 from minitransformer.tasks.recipes import JOBS
-from minitransformer.training.trainer import Trainer
 
 Head = tuple[str, int]
+Batches = Sequence[mt.Batch]
 
 
 def main() -> None:
     """Train once per seed; print what is left without each head, and a curve."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=TrainingConfig.steps)
+    parser.add_argument("--steps", type=int, default=mt.TrainingConfig.steps)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"device {device}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     for seed in args.seeds:
         start = time.perf_counter()
         trainer = JOBS["number-words"].new_trainer(
-            TrainingConfig(steps=args.steps, seed=seed), device
+            mt.TrainingConfig(steps=args.steps, seed=seed), device
         )
         trainer.fit(progress=sys.stderr.isatty())
         report(trainer, seed)
         print(f"seed {seed}: {(time.perf_counter() - start) / 60:.1f} minutes\n", flush=True)
 
 
-def report(trainer: Trainer, seed: int) -> None:
+def report(trainer: mt.Trainer, seed: int) -> None:
     """Print both tables for one trained model."""
     model = trainer.model.eval()
-    held_out = number_words(seed)["held_out"]
+    held_out = mt.number_words(seed)["held_out"]
     all_pairs = batches(trainer, held_out)
     few_pairs = batches(trainer, held_out[:500])
-    attentions = [n for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)]
+    attentions = [n for n, m in model.named_modules() if isinstance(m, mt.MultiHeadAttention)]
     num_heads = model.config.num_heads
     print(f"seed {seed}: {numbers_right(model, all_pairs):.2%} of {len(held_out)} numbers right")
     print(f"{'without head':<32}" + "".join(f"{head:>8}" for head in range(num_heads)) + "     all")
@@ -74,15 +65,15 @@ def report(trainer: Trainer, seed: int) -> None:
         print(f"{len(removed):>4}  {shares[best]:7.1%}  {name} {head}", flush=True)
 
 
-def batches(trainer: Trainer, pairs: Sequence) -> list[Batch]:
+def batches(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> Batches:
     """Batches of similar lengths, on the model's device."""
-    examples = encode_pairs(pairs, *trainer.tokenizers.values())
-    dealt = epoch_batches(examples, 250, seed=0, epoch=0)
-    return [Batch(*(ids.to(trainer.device) for ids in collate(batch))) for batch in dealt]
+    examples = mt.encode_pairs(pairs, *trainer.tokenizers.values())
+    dealt = mt.epoch_batches(examples, 250, seed=0, epoch=0)
+    return [mt.Batch(*(ids.to(trainer.device) for ids in mt.collate(batch))) for batch in dealt]
 
 
 @torch.no_grad()
-def numbers_right(model: Transformer, data: Sequence[Batch]) -> float:
+def numbers_right(model: mt.Transformer, data: Batches) -> float:
     """The share of numbers of which each next token is right, given the right beginning."""
     right = []
     for src, tgt_input, tgt_output in data:
@@ -91,26 +82,14 @@ def numbers_right(model: Transformer, data: Sequence[Batch]) -> float:
     return torch.cat(right).float().mean().item()
 
 
-def numbers_without(model: Transformer, data: Sequence[Batch], heads: Sequence[Head]) -> float:
-    """`numbers_right` of the model without some heads."""
-    with pruned(model, heads):
-        return numbers_right(model, data)
-
-
-@contextmanager
-def pruned(model: Transformer, heads: Sequence[Head]) -> Iterator[None]:
-    """Remove heads inside the block: zero the columns of w_o that read them."""
-    saved = {name: model.get_submodule(name).w_o.weight.detach().clone() for name, _ in heads}
-    with torch.no_grad():
-        for name, head in heads:
-            attention = model.get_submodule(name)
-            attention.w_o.weight[:, head * attention.d_k : (head + 1) * attention.d_k] = 0
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, weight in saved.items():
-                model.get_submodule(name).w_o.weight.copy_(weight)
+def numbers_without(model: mt.Transformer, data: Batches, heads: Sequence[Head]) -> float:
+    """`numbers_right` without some heads: the columns of w_o that read them are zero."""
+    pruned = deepcopy(model)
+    for name, head in heads:
+        attention = pruned.get_submodule(name)
+        columns = slice(head * attention.d_k, (head + 1) * attention.d_k)
+        attention.w_o.weight.data[:, columns] = 0
+    return numbers_right(pruned, data)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ python -m benchmarks.experiments.scaling_law                 30 minutes of one c
 python -m benchmarks.experiments.scaling_law --list          what remains; trains nothing
 python -m benchmarks.experiments.scaling_law --report        what came of it; trains nothing
 python -m benchmarks.experiments.scaling_law --law           the law of the runs so far
-python -m benchmarks.experiments.scaling_law --device cuda   on a GPU, and two sizes more
 
 - Text. The modules at the top of the standard library, code and docstrings, about 4.7 million
   characters: the same wherever this version of Python is. One module of twenty, drawn by its name,
@@ -24,25 +23,6 @@ python -m benchmarks.experiments.scaling_law --device cuda   on a GPU, and two s
   "prediction". The line "law" is of all points; the last one in the file counts.
 - Text that is read again. Part "repeated" trains one size for the longest fitted budget, on only as
   much text as the shortest one has.
-
-Each line of the file is one run, an object:
-
-- part, size, tokens, unique, rate, seed: what it is; unique: of how many tokens there are, null
-  where it is all of the text; rate: the peak.
-- plan, texts: fingerprints of all that is decided before, and of the text.
-- embedding, others: how many parameters; the table is also the output projection.
-- operations: floating-point, of the training, as `mt.plan` counts them.
-- epochs: how often what there is was read.
-- outcome: "ended" or "not finite".
-- loss: held-out nats a token; per_character: of a character, the same but for the ends of modules.
-- cpu_seconds: of training and measuring, on one thread; made: as in
-  `ablations.jsonl`; device.
-
-A line of the part "prediction" has instead `runs`, how many it is made from; `law`, what
-`scaling_fit.summary` says of them, each number [estimate, low, high]; and `predicted`: a list of
-size, parameters, tokens, loss, low, high. A line of the part "law" has also `best`: for some
-`operations` the `size` with the lowest loss, with its interval; and `others`: laws fitted in other
-ways.
 """
 
 import argparse
@@ -83,11 +63,9 @@ SIZES = {
     "2M": (192, 5, 6),
     "5M": (256, 6, 8),
 }
-LARGER = {"13M": (384, 7, 12), "25M": (512, 8, 16)}
-"""On a GPU only."""
 BETWEEN = {"95k": (60, 2, 3)}
 """Predicted, and trained in chapter 16, at the budget `BUDGETS[2]`."""
-SHAPES = SIZES | LARGER | BETWEEN
+SHAPES = SIZES | BETWEEN
 CONTEXT = 64
 BATCH = 4  # rows
 STEPS = (256, 512, 1024, 2048, 4096)
@@ -151,7 +129,7 @@ def rate_of(size: str) -> float:
     return float(f"{0.5 / SHAPES[size][0]:.2g}")
 
 
-def schedule(larger: bool = False) -> Iterator[Run]:
+def schedule() -> Iterator[Run]:
     """All runs in their order: one seed of what is cheap comes first, then what it predicts."""
     for size, (budget, rates) in RATED.items():
         yield from (Run("rates", size, BUDGETS[budget], rate, SELECTION_SEED) for rate in rates)
@@ -169,9 +147,6 @@ def schedule(larger: bool = False) -> Iterator[Run]:
         if size == REPEATED and budget == 3:
             yield Run("repeated", size, BUDGETS[2], rate_of(size), 0, BUDGETS[0])
     yield from (run for run in runs if run not in first)
-    if larger:
-        for size in LARGER:
-            yield from (Run("larger", size, tokens, rate_of(size), 0) for tokens in BUDGETS)
 
 
 # --- the text and the models
@@ -271,21 +246,19 @@ def training_of(run: Run) -> mt.TrainingConfig:
 def measured(model: mt.DecoderOnlyTransformer, text: Text) -> dict[str, float]:
     """The held-out loss."""
     model.eval()
-    device = next(model.parameters()).device
     total = 0.0
-    for rows in text.held_out.to(device).split(64):
+    for rows in text.held_out.split(64):
         scores, targets = model(rows[:, :-1]), rows[:, 1:]
         total += F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum").item()
     count = text.held_out[:, 1:].numel()
     return {"loss": round(total / count, 5), "per_character": round(total / text.characters, 5)}
 
 
-def train(run: Run, device: str = "cpu") -> Row:
+def train(run: Run) -> Row:
     """One run from its beginning to its end; the row of the file."""
     text = text_of()
-    model = mt.DecoderOnlyTransformer(
-        config_of(run.size), torch.Generator().manual_seed(run.seed)
-    ).to(device)
+    generator = torch.Generator().manual_seed(run.seed)
+    model = mt.DecoderOnlyTransformer(config_of(run.size), generator)
     # A row more: rows begin anywhere in the first.
     stream = text.stream[: run.unique and run.unique + CONTEXT + 1]
     trainer = mt.LanguageModelTrainer(model, stream, text.tokenizer, training_of(run))
@@ -308,7 +281,6 @@ def train(run: Run, device: str = "cpu") -> Row:
         **found,
         "cpu_seconds": round(time.process_time() - begun, 2),
         "made": made(),
-        "device": device,
     }
 
 
@@ -442,18 +414,17 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
     parser.add_argument("--report", action="store_true", help="what is known; train nothing")
     parser.add_argument("--law", action="store_true", help="of the runs so far; train nothing")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.list or args.report:
         rows, found = read(args.out)
-        missing = [run for run in schedule(args.device != "cpu") if run not in rows]
+        missing = [run for run in schedule() if run not in rows]
         print(*(missing if args.list else report(rows, found)), sep="\n")
         return
     with appending(args.out) as append:
         rows, found = read(args.out)
-        for run in schedule(args.device != "cpu"):
+        for run in schedule():
             if run in rows or args.law:
                 continue
             if run.part == "left out" and "prediction" not in found:
@@ -462,7 +433,7 @@ def main() -> None:
             texts = {row["texts"] for row in rows.values()}
             if texts - {text_of().fingerprint}:
                 parser.error(f"the rows that are there are of another text: {texts.pop()}")
-            rows[run] = row = train(run, args.device)
+            rows[run] = row = train(run)
             append(row)
             print(*run, row.get("loss"), f"{row['cpu_seconds']:.0f} s", flush=True)
         if found.get("law", {}).get("runs") != len(runs_of(rows, FITTED_AT_LAST)):

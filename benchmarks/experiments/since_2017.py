@@ -15,30 +15,6 @@ seeds. Runs of a seed see the same batches, so that differences are paired.
 
 The text is what every machine has, Python's help topics and the docstrings of its library; one of
 twenty documents is held out, and no paragraph of it is in the rest. Versions of Python differ.
-
-The results file is one JSON object:
-
-- made: see `runs.made`.
-- text: train_characters, held_out_characters, train_tokens, vocab_size, fingerprint.
-- model: what all have in common, as `TransformerConfig.decoder_only` names it.
-- training: what all have in common, as `TrainingConfig` names it.
-- rates, selection_seed, seeds: the peaks that were tried, where, and the seeds that count.
-- switches: by name: old and new, in words.
-- settings: by name ("2017", "2017 + rotary", "modern", "modern - rotary", ...):
-    switches: the names of those that are on.
-    parameters: how many numbers are trained.
-    rate: the best on the selection seed; `selection` has held-out bits per character at each rate,
-    keyed by the rate as text.
-    bits: held-out bits per character, one number for each of `seeds`; mean: of these.
-- comparisons: a list; each row is `with` minus `without`, two names of settings, so that below
-  zero the switch helps:
-    switch: its name; or "all", for modern minus 2017; or "swiglu over gelu".
-    rest: "2017" or "modern", what the other switches are.
-    differences: bits per character, one for each of `seeds`; difference: their mean.
-    low, high: its 95 % interval (Student's, over seeds: it knows nothing of other texts).
-    excludes_zero: whether the interval does. Of twenty switches without any effect one would.
-
-A run whose loss is no longer finite has null as bits, and so has everything computed from it.
 """
 
 import ast
@@ -53,20 +29,18 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from torch import nn
 
+from benchmarks.experiments.ablation_settings import norm_of_queries_and_keys, normal_start
 from benchmarks.runs import Row, Runs, fingerprint, options, paired, size
 from minitransformer import (
     BPETokenizer,
     DecoderOnlyTransformer,
     FeedForward,
     LanguageModelTrainer,
-    RMSNorm,
     TextGenerator,
     TrainingConfig,
     TransformerConfig,
 )
-from minitransformer.models.transformer import start_normal
 
 SWITCHES = {
     "pre-norm": ("norm after each residual", "norm before each sub-layer, one at the end"),
@@ -171,18 +145,13 @@ def new_model(vocab_size: int, switches: frozenset[str], seed: int) -> DecoderOn
     for layer in layers:
         # The configuration has no word for these two.
         layer.feed_forward = FeedForward(config.d_model, d_ff, activation=activation, bias=bias)
-        if "qk norm" in switches:
-            attention = layer.self_attention
-            attention.norm_q, attention.norm_k = RMSNorm(attention.d_k), RMSNorm(attention.d_k)
+    if "qk norm" in switches:
+        norm_of_queries_and_keys(model, generator)
     model.initialise(generator)
     if switches & {"start", "wide start"}:
         # What 0.02 is at GPT-2's width, beside Glorot's 1/√d.
         std = 0.02 * (math.sqrt(768 / config.d_model) if "wide start" in switches else 1)
-        start_normal(model, std, generator)
-        for layer in layers:
-            for last in (layer.self_attention.w_o, layer.feed_forward.w_2):
-                less = std / math.sqrt(2 * len(layers))
-                nn.init.normal_(last.weight, std=less, generator=generator)
+        normal_start(std)(model, generator)
     return model
 
 

@@ -16,21 +16,6 @@ target. To break one, add yours there and train it.
   is in steps of the baseline, and its ratio is that cost over the baseline's number of steps.
 - The baseline is `torch.nn.Transformer` as it comes with the paper's recipe, in the fewest steps
   (in hundreds) in which it reaches the target.
-
-Each line of `speedrun.jsonl` is one run, an object:
-
-- task, seed; kind: "record"; "alone", the change of a record added to the first one (the package
-  with the baseline's recipe); "without", the last record without that change. The last two have
-  the last record's number of steps.
-- record: its name; number: its place in the list; recipe: all of it; plan: its fingerprint. Lines
-  of another plan do not count.
-- steps; cpu_seconds: of all training steps; baseline_step: CPU seconds of one of the baseline's,
-  the mean of `PACES` timed in between, on batches of all lengths; cost: the first by the second.
-- score: the share of all held-out pairs that are written without a mistake; nats: the held-out
-  loss of a pair, summed over its tokens, of the first `HELD_OUT` pairs. Of Shakespeare both are
-  nats a character, of all that is held out and of the first `HELD_OUT` rows.
-- looks: step, CPU seconds and nats, `LOOKS` times.
-- made: see `runs.made`.
 """
 
 import json

@@ -15,22 +15,6 @@ All have one peak rate, found in short runs of a shared model; nobody looked for
 the others.
 
 python -m benchmarks.experiments.t5   three seeds: about half an hour of one core
-
-The results file is one JSON object:
-
-- made: see `runs.made`.
-- model: what all have in common, as `T5Config` names it, and parameters.
-- training: steps, batch_size, rate, pairs of each task.
-- few: pairs, steps and pre_training_steps.
-- tasks, seeds: their names; the numbers.
-- runs: by kind ("shared", "own, same steps", "own, same pairs", "few, scratch", "few, gaps",
-  "few, longer"), by task: loss (nats a token on held-out pairs) and right (the share of held-out
-  pairs written without a mistake), a list with a number for each seed.
-- comparisons: a list; each row is `first` minus `second`, two kinds, at one task or at "all", their
-  mean; below zero the first has the lower loss:
-    differences: of the losses, one for each seed; difference: their mean.
-    low, high: its 95 % interval (Student's, over seeds).
-    excludes_zero: whether the interval does. Of twenty without any difference one would.
 """
 
 import random

@@ -13,20 +13,6 @@ Every setting of a network is trained once at each rate, on a split of its own w
 is trained on is held back, and the best rate trains all seeds. The SVM has an RBF kernel; C and γ
 are those of the best five-fold cross-validation on (1,000 of) what it is trained on. All settings
 of a seed share its split, so that differences are paired.
-
-The results file is one JSON object:
-
-- made: see `runs.made`.
-- training: what all networks have in common.
-- seeds; rates that were tried; shape: the ViT's, as `ViTConfig` names it.
-- settings: a list; each row has
-    pictures: "digits" or "mnist"; name; examples: how many it was trained on.
-    parameters, rate: null for the SVM.
-    accuracy: on held-out pictures, one number for each of `seeds`; mean, half: of these, and half
-    of Student's 95 % interval.
-    shifted: for pictures moved by so many pixels (the key, as text), mean of four directions: one
-    number for each seed.
-    minus_vit, minus_vit_half: accuracy minus the ViT's with as many examples; null for itself.
 """
 
 import gzip

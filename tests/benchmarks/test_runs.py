@@ -143,9 +143,9 @@ def test_stored_rows_are_of_these_programs(name):
 
 
 def test_page_on_departures_has_the_table_of_the_runs():
-    departures = importlib.import_module("benchmarks.experiments.departures")
+    ablation_table = importlib.import_module("benchmarks.experiments.ablation_table")
     ablations = importlib.import_module("benchmarks.experiments.ablations")
-    table = departures.table(ablations.read(ablations.FILE))
+    table = ablation_table.departures(ablations.read(ablations.FILE))
     assert table.count("\n") > 6
     assert table in (ROOT / "chapters" / "reference" / "departures.md").read_text(encoding="utf-8")
 
