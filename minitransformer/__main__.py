@@ -1,4 +1,4 @@
-"""The command line: train a model, use it, write it for other engines, and plan a larger one.
+"""The command line: train a model, use it, export it to other engines, and plan a larger one.
 
 python -m minitransformer train
 python -m minitransformer train --recipe fast
@@ -47,12 +47,12 @@ OF_MANY = ("parts", "recompute", "compile", "time_limit")  # options of `train_t
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train, or go on where the checkpoint ends, and report exact match where it says something."""
+    """Train, or go on from the checkpoint, and report exact match where it says something."""
     usable_device(args.device)
     if args.checkpoint is None:
         args.checkpoint = Path(f"{LANGUAGE_MODEL if args.tokens else args.task}.safetensors")
     shares = args.checkpoint.with_suffix(".shares")
-    # With RANK torchrun has started this and other processes; shares are of processes before it.
+    # torchrun sets RANK in each process it starts; shares were saved by an earlier such run.
     together = args.parallel or args.tokens or "RANK" in os.environ or shares.exists()
     if args.tokens and args.recipe is not None:
         raise ValueError(f"--recipe {args.recipe} is for a --task: --tokens has no recipe")
@@ -71,15 +71,14 @@ def train(args: argparse.Namespace) -> None:
     if trained is None:  # another process has it
         return
     print(f"trained {settings(args).steps} steps; saved to {args.checkpoint}")
-    if not isinstance(trained, Translator):
-        return
-    job = job_of(args)
-    splits = job.splits(args.seed) if job.measured else {}
-    for name in job.measured:
-        share = trained.exact_match(splits[name])
-        print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
-    if job.remark:
-        print(job.remark)
+    if isinstance(trained, Translator):
+        job = job_of(args)
+        splits = job.splits(args.seed) if job.measured else {}
+        for name in job.measured:
+            share = trained.exact_match(splits[name])
+            print(f"exact match, {name:<12} {share:7.2%} of {len(splits[name])}")
+        if job.remark:
+            print(job.remark)
 
 
 def job_of(args: argparse.Namespace) -> Job:
@@ -196,13 +195,11 @@ def plan_training(args: argparse.Namespace) -> None:
 
 
 def write_tokens(args: argparse.Namespace) -> None:
-    """Write the tokens of text files, which blank lines part, and say how many there are."""
-    if args.tokenizer is not None and args.vocab_size is not None:
-        raise ValueError("--vocab-size is for a new tokenizer: the one of --tokenizer has its own")
+    """Write the tokens of text files, whose texts end at blank lines, and print their number."""
     with new_folder(args.folder) as unfinished, read_once(args.text) as texts:
+        tokenizer: Tokenizer
         if args.tokenizer is None:
-            size = 1000 if args.vocab_size is None else args.vocab_size
-            tokenizer: Tokenizer = BPETokenizer.train(texts(), size)
+            tokenizer = BPETokenizer.train(texts(), args.vocab_size)
         else:
             tokenizer = Tokenizer.load(args.tokenizer)
         parallel.write_tokens(texts(), tokenizer, unfinished)
@@ -256,8 +253,9 @@ def parser() -> argparse.ArgumentParser:
     sub = command("tokens", help="write the tokens of text files")
     sub.add_argument("text", type=Path, nargs="+", help="a file; blank lines part texts")
     sub.add_argument("--to", dest="folder", type=Path, required=True, help="a new folder")
-    sub.add_argument("--vocab-size", type=int, help="of a new tokenizer; usually 1000")
-    sub.add_argument("--tokenizer", type=Path, help="the file of one, instead")
+    made = sub.add_mutually_exclusive_group()
+    made.add_argument("--vocab-size", type=int, default=1000, help="of a new tokenizer")
+    made.add_argument("--tokenizer", type=Path, help="the file of one, instead")
     sub.set_defaults(run=write_tokens)
 
     sub = command("translate", help="translate texts with a trained model")
@@ -291,7 +289,7 @@ def parser() -> argparse.ArgumentParser:
 def use_model(
     sub: argparse.ArgumentParser, run: Callable[..., None], name: str | None = None
 ) -> None:
-    """Let a command train a checkpoint, or write with the one of that name."""
+    """Let a command train a checkpoint, or decode with the one of that name."""
     default = None if name is None else Path(f"{name}.safetensors")
     sub.add_argument("--checkpoint", type=Path, default=default)
     sub.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

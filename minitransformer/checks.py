@@ -152,9 +152,14 @@ def check_attention(
             f"query and key must have the same width, got {query.size(-1)} and {key.size(-1)}"
         )
     if mask is not None and mask.dtype != torch.bool:
+        advice = (
+            "zeros and ones become one by `mask == 1` where 1 means may be attended, "
+            "and by `mask == 0` where 1 means hidden"
+        )
+        if known((mask < 0).any()):
+            advice = "an additive mask (0 and -inf) becomes one by `mask == 0`"
         raise TypeError(
-            f"mask must be boolean with True = may be attended, got {mask.dtype}; "
-            + how_to_make_boolean(mask)
+            f"mask must be boolean with True = may be attended, got {mask.dtype}; {advice}"
         )
     if bias is not None and not bias.is_floating_point():
         raise TypeError(
@@ -193,16 +198,6 @@ def broadcast(**tensors: Tensor) -> torch.Size:
         ) from error
 
 
-def how_to_make_boolean(mask: Tensor) -> str:
-    """What to do with a mask of numbers, judged by what it holds."""
-    if known((mask < 0).any()):
-        return "an additive mask (0 and -inf) becomes one by `mask == 0`"
-    return (
-        "zeros and ones become one by `mask == 1` where 1 means may be attended, "
-        "and by `mask == 0` where 1 means hidden"
-    )
-
-
 def check_attention_settings(dropout: float, backend: str) -> None:
     """Raise an error unless there is such an attention."""
     if not 0.0 <= dropout < 1.0:
@@ -214,20 +209,23 @@ def check_attention_settings(dropout: float, backend: str) -> None:
 def check_loss(
     name: str, scored: Tensor, targets: Tensor, vocab_size: int, smoothing: float, pad_id: int
 ) -> None:
-    """Raise an error unless there is a loss of these targets."""
-    check_instance("targets", targets, Tensor)
-    if scored.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"{name} {tuple(scored.shape)} must have the shape of targets "
-            f"{tuple(targets.shape)} and one more axis"
-        )
+    """Raise an error unless there is a loss of these targets: one for each vector of `scored`."""
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing must be at least 0 and below 1, got {smoothing}")
-    check_target_ids(targets, vocab_size, pad_id)
+    check_targets(scored[..., 0], targets, vocab_size, pad_id, name=f"{name}[..., 0]")
 
 
-def check_target_ids(targets: Tensor, vocab_size: int, pad_id: int) -> None:
-    """Raise an error unless targets are tokens of the vocabulary, or padding, and not all that."""
+def check_targets(
+    ids: Tensor, targets: Tensor, vocab_size: int, pad_id: int, *, name: str = "ids"
+) -> None:
+    """Raise an error unless there is a target for each id, and one that is not padding."""
+    check_instance(name, ids, Tensor)
+    check_instance("targets", targets, Tensor)
+    if ids.shape != targets.shape:
+        raise ValueError(
+            f"{name} and targets must have the same shape, "
+            f"got {(*ids.shape,)} and {(*targets.shape,)}"
+        )
     if targets.dtype != torch.int64:
         raise TypeError(f"targets must be int64, got {targets.dtype}")
     real = targets != pad_id
@@ -276,14 +274,3 @@ def check_rows(src_ids: Tensor, tgt_ids: Tensor) -> None:
             "src_ids and tgt_ids must have as many rows, "
             f"got {src_ids.size(0)} and {tgt_ids.size(0)}"
         )
-
-
-def check_targets(ids: Tensor, targets: Tensor, vocab_size: int, pad_id: int) -> None:
-    """Raise an error unless there is a target for each id, and one that is not padding."""
-    check_ids("ids", ids)
-    check_instance("targets", targets, Tensor)
-    if ids.shape != targets.shape:
-        raise ValueError(
-            f"ids and targets must have the same shape, got {(*ids.shape,)} and {(*targets.shape,)}"
-        )
-    check_target_ids(targets, vocab_size, pad_id)

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from helpers import SRC_IDS, decoder_only_model, each_model, small_model
+from helpers import SRC_IDS, each_kind, each_model, model_and_ids, small_model
 from torch import nn
 
-from minitransformer import RMSNorm, Transformer, fast, generate, pad_rows
+from minitransformer import RMSNorm, Transformer, fast, generate
 
-PROMPTS = pad_rows([[8, 3, 28, 5, 11], [9, 22], [30, 6, 19, 12], [4]])
 VARIANTS = {
     "no attention biases": {"attention_bias": False},
     "untied": {"tie_output": False},
@@ -29,11 +28,11 @@ def assert_same_texts(model, ids):
 
 
 @each_model
-def test_texts_are_those_of_the_model(changes):
-    assert_same_texts(small_model(**changes), SRC_IDS)
-    assert_same_texts(small_model(**changes), SRC_IDS[:1])
-    assert_same_texts(decoder_only_model(**changes), PROMPTS)
-    assert_same_texts(decoder_only_model(**changes), PROMPTS[:1])
+@each_kind
+def test_texts_are_those_of_the_model(changes, kind):
+    model, ids = model_and_ids(kind, **changes)
+    assert_same_texts(model, ids)
+    assert_same_texts(model, ids[:1])
 
 
 @each_variant
