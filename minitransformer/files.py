@@ -36,8 +36,8 @@ DIGITS = 64  # of a SHA-256, in hexadecimal
 def replacing(path: Path) -> Iterator[Path]:
     """A new file beside `path` to write to, which takes its place when the block is done.
 
-    Whoever stops the program at any moment finds the old file or the new one, whole. Two who
-    write at the same time have a new file each: the last one to finish wins.
+    If the program is stopped at any moment, `path` is the old file or the new one, whole. Two
+    writers at the same time have a new file each: the last one to finish wins.
     """
     unfinished = path.with_name(f".{path.name}.{token_hex(4)}.unfinished")
     try:

@@ -63,15 +63,15 @@ class Evaluate(Callback):
 
     def __init__(self, function: Callable[[], Mapping[str, Any]], every: int = 100) -> None:
         check_at_least_1(every=every)
-        self.function, self.every = function, every
+        self.function = function
+        self.every = every
 
     def begin(self, trainer: Any) -> None:
-        """See whether the last step of a resumed training was evaluated already."""
+        # A resumed training may have evaluated its last step already.
         was_evaluated = trainer.history and trainer.history[-1].keys() > MEASURED
         self.last = trainer.step if was_evaluated else 0
 
     def after_step(self, trainer: Any) -> None:
-        """Evaluate if this is the step for it."""
         step = trainer.step
         if step != self.last and (step % self.every == 0 or step == trainer.until):
             trainer.seed(step)
@@ -94,13 +94,13 @@ def as_scores(scores: Any) -> dict[str, float]:
 class EarlyStopping(Callback):
     """End a training, and keep its best state, by a number that an evaluation returns.
 
-    It counts nothing itself. All follows from the history, which is in every checkpoint; so a
-    training that was stopped and resumed ends where it would have ended.
+    All follows from the history, which is in every checkpoint; so a training that was stopped and
+    resumed ends where it would have ended.
 
     Args:
         watch: the name of the number.
-        patience: evaluations in a row that bring nothing better, after which the training ends;
-            None lets it go on to its end.
+        patience: evaluations in a row without a better number, after which the training ends;
+            None never ends it.
         best: file to save to whenever the number is better than ever; None keeps nothing. The
             trainer's model is the last one; `resume` and `Translator.load` read the best.
         higher_is_better: for scores; a loss is better when it is lower.
@@ -125,13 +125,12 @@ class EarlyStopping(Callback):
         check_at_least_1(patience=self.patience)
 
     def begin(self, trainer: Any) -> None:
-        """Keep others from the file of the best."""
         if self.best is not None:
             trainer.claim(self.best)
 
     def after_step(self, trainer: Any) -> None:
-        """Decide, if there is a new number."""
-        history, row = trainer.history, trainer.history[-1]
+        history = trainer.history
+        row = history[-1]
         if self.watch in row:
             trainer.should_stop |= self.ends(history)
             if self.best is not None and self.best_row(history) is row:
@@ -170,16 +169,13 @@ class Checkpoint(Callback):
         self.path, self.every = path, every
 
     def begin(self, trainer: Any) -> None:
-        """Keep others from the file; find out now, not after hours, if it cannot be written."""
-        trainer.claim(self.path)
+        trainer.claim(self.path)  # and find out now, not after hours, if it cannot be written
 
     def after_step(self, trainer: Any) -> None:
-        """Save if this is the step for it."""
         if trainer.step % self.every == 0:
             trainer.save(self.path)
 
     def end(self, trainer: Any) -> None:
-        """Save the end."""
         trainer.save(self.path)
 
 

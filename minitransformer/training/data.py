@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
 
 def as_pairs(pairs: Iterable[Any]) -> list[TextPair]:
-    """Pairs of texts of any kind, a generator of lists for example; else a TypeError."""
+    """Any pairs of texts, a generator of lists for example; else a TypeError."""
     found = list(pairs)
     for index, pair in enumerate(found):
         if not isinstance(pair, tuple | list) or [type(text) for text in pair] != [str, str]:
@@ -82,13 +82,12 @@ def as_pairs(pairs: Iterable[Any]) -> list[TextPair]:
 def check_lengths(pairs: Sequence[TextPair], examples: Sequence[Example], max_len: float) -> None:
     """Raise an error, now and not in the middle of the training, if a text is too long."""
     for index, (pair, example) in enumerate(zip(pairs, examples, strict=True)):
-        # The model reads a target without its end.
-        for text, length in zip(pair, (len(example.src), len(example.tgt) - 1), strict=True):
-            if length > max_len:
-                raise ValueError(
-                    f"pair {index}: a text of {length} positions is longer than "
-                    f"max_len={max_len}: {text[:60]!r}"
-                )
+        if positions(example) > max_len:
+            text = pair.src if len(example.src) > max_len else pair.tgt
+            raise ValueError(
+                f"pair {index}: a text of {positions(example)} positions is longer than "
+                f"max_len={max_len}: {text[:60]!r}"
+            )
 
 
 def encode_source(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -187,7 +186,7 @@ def epoch_batches(
 
 
 def positions(example: Example) -> int:
-    """The places that an example takes in its batch: those of its longer side."""
+    """The positions of an example's longer side."""
     return max(len(example.src), len(example.tgt) - 1)  # a target is read without its end
 
 

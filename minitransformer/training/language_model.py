@@ -27,10 +27,11 @@ __all__ = ["LanguageModelTrainer", "stream_batches"]
 def row_starts(num_tokens: int, context_length: int, *, seed: int, epoch: int) -> list[int]:
     """Where the rows of an epoch begin in a stream, in the order in which they are read.
 
-    They begin a context apart, from a random place on, and after the last place at the first again:
-    so in the long run a row begins everywhere as often.
+    They are a context apart, from a random place on, and go round the end: in the long run a row
+    begins everywhere as often.
     """
-    num_rows, num_places = num_tokens // context_length - 1, num_tokens - context_length
+    num_rows = num_tokens // context_length - 1
+    num_places = num_tokens - context_length
     if num_rows < 1:
         raise ValueError(
             f"a stream of {num_tokens} tokens is too short for context_length={context_length}: "
@@ -134,9 +135,11 @@ class LanguageModelTrainer(Trainer):
         is_stream = isinstance(given, Tensor | np.ndarray)
         given = as_stream(given) if is_stream else list(texts_of("texts", given))
         self.set_up(model, given, {"text": tokenizer}, config)
-        length, most = config.context_length, model.max_len
-        if length > most:
-            raise ValueError(f"a context of {length} positions is longer than max_len={most}")
+        if config.context_length > model.max_len:
+            raise ValueError(
+                f"a context of {config.context_length} positions is longer than "
+                f"max_len={model.max_len}"
+            )
         self.stream = given if is_stream else token_stream(given, tokenizer)
         self.epoch(0)  # fail now if there is no batch
 

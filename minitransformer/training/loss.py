@@ -194,26 +194,19 @@ def linear_cross_entropy(
 ) -> Tensor:
     """`label_smoothing_loss` of the logits x Wᵀ + b, which are never all in memory.
 
-    With a large vocabulary the logits are by far the largest tensor of a training step, and it
-    passes over them many times. Their gradient is known as soon as they are: softmax minus the
-    target distribution. So a chunk of positions is scored, its loss and its gradients are taken,
-    and its logits forgotten.
+    With a large vocabulary the logits are by far the largest tensor of a training step. Their
+    gradient is known as soon as they are: softmax minus the target distribution. So a chunk of
+    positions is scored, its loss and its gradients are taken, and its logits forgotten.
+
+    Targets, smoothing and padding, the scalar and the errors are those of `label_smoothing_loss`.
 
     Args:
         hidden: the decoder's output, (..., d), floating point.
         weight: of the output projection, (v, d).
         targets: (...), int64.
         bias: of the output projection, (v,), if it has one.
-        smoothing: ε; 0 is plain cross-entropy.
+        smoothing: ε.
         pad_id: target id that does not count.
-
-    Returns:
-        A scalar, float32, or float64 if `hidden` is.
-
-    Raises:
-        TypeError: if `targets` are not int64.
-        ValueError: if shapes do not fit, ε is outside [0, 1), a target that is not padding lies
-            outside the vocabulary, or every target is padding.
 
     Example:
         >>> hidden, weight = torch.randn(2, 3, 4), torch.zeros(5, 4)

@@ -88,15 +88,18 @@ class Trainer(Resumable):
             raise ValueError("there must be at least 1 text to train on, got 0")
         check_generates(model)
         check_tokenizers(model.config, tokenizers)
-        self.model, self.texts = model, texts
-        self.tokenizers, self.config = tokenizers, config
+        self.model = model
+        self.texts = texts
+        self.tokenizers = tokenizers
+        self.config = config
         smoothing = config.label_smoothing
         self.smoothing = self.default_smoothing if smoothing is None else smoothing
         self.device = next(model.parameters()).device
         self.optimizer = new_optimizer(model, config)
         self.history: list[dict[str, float]] = []
         self.average: dict[str, Tensor] = {}  # of the weights, by name, once there is one
-        self.until, self.should_stop = 0, False
+        self.until = 0
+        self.should_stop = False
 
     @property
     def step(self) -> int:
@@ -179,7 +182,8 @@ class Trainer(Resumable):
 
     def train_step(self, batch: Any) -> dict[str, float]:
         """One update: forward, loss, backward, in as many parts as configured; clip, step."""
-        config, found = self.config, 0.0
+        config = self.config
+        found = 0.0
         self.model.train()
         self.optimizer.zero_grad()
         bf16 = torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16")

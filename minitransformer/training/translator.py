@@ -252,7 +252,8 @@ class TextGenerator(TextModel):
             TypeError: if a text is none.
             ValueError: if there is no character, or a number is too small.
         """
-        texts, tokenizer = list(texts_of("texts", texts)), self.tokenizers["text"]
+        texts = list(texts_of("texts", texts))
+        tokenizer = self.tokenizers["text"]
         num_characters = sum(map(len, texts))
         if num_characters < 1:
             raise ValueError("texts must hold at least 1 character, got 0")
