@@ -34,16 +34,6 @@ def path(tmp_path):
 # --- replaced in a single step
 
 
-def test_of_two_writers_of_a_file_the_last_to_finish_wins(path):
-    with replacing(path) as first, replacing(path) as second:
-        first.write_text("first")
-        second.write_text("second")
-        assert first != second
-        assert not path.exists()
-    assert path.read_text() == "first"  # its block ends last
-    assert os.listdir(path.parent) == [path.name]
-
-
 def test_readers_find_whole_texts_while_several_write(path):
     path.write_text("0" * 50_000)
     read = []

@@ -5,6 +5,7 @@ from io import BytesIO
 import pytest
 import torch
 from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
+from torch import nn
 
 from minitransformer import TrainingConfig
 from minitransformer.models.registry import named_weights
@@ -23,18 +24,17 @@ RATE, DECAY = 4e-3, 0.3
 
 
 def stepped(optimizer, decay=0.0, steps=1):
-    """The weights before and after some steps at a constant rate, and the last gradients."""
+    """The weights before and after some steps at a constant rate."""
     trainer = copying_trainer(optimizer=optimizer, weight_decay=decay, dropout=0.0)
-    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    weights = named_weights(trainer.model)
+    before = {name: p.detach().clone() for name, p in weights.items()}
     for group in trainer.optimizer.param_groups:
         group["lr"] = RATE
     for _ in range(steps):
         trainer.optimizer.zero_grad()
         trainer.loss(trainer.examples).backward()
         trainer.optimizer.step()
-    parameters = dict(trainer.model.named_parameters())
-    gradients = {name: p.grad for name, p in parameters.items()}
-    return before, {name: p.detach() for name, p in parameters.items()}, gradients
+    return before, {name: p.detach() for name, p in weights.items()}
 
 
 # --- which parameter is treated how
@@ -63,74 +63,52 @@ def test_layers_matrices_and_nothing_else_are_decayed_and_muons(build, changes, 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
     "model",
-    [
-        torch.nn.Linear(3, 5, bias=False),
-        torch.nn.LayerNorm(5),
-        torch.nn.Embedding(7, 5),
-        torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.LayerNorm(5)),
-    ],
-    ids=["only matrices", "only gains", "only a table", "all"],
+    [nn.Linear(3, 5, bias=False), nn.LayerNorm(5), nn.Embedding(7, 5), nn.Linear(3, 5)],
+    ids=["only matrices", "only gains", "only a table", "matrix and bias"],
 )
 def test_every_optimizer_steps_every_kind_of_model(optimizer, model):
     made = new_optimizer(model, TrainingConfig(optimizer=optimizer))
+    before = [p.detach().clone() for p in model.parameters()]
     for group in made.param_groups:
         group["lr"] = RATE
-    before = [p.detach().clone() for p in model.parameters()]
     for p in model.parameters():
         p.grad = torch.full_like(p, 0.5)
     made.step()
     assert not any(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
-    made.zero_grad()
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_what_no_optimizer_can_move_is_refused():
     with pytest.raises(ValueError, match="at least 1 parameter, got Identity with 0"):
-        new_optimizer(torch.nn.Identity(), TrainingConfig())
+        new_optimizer(nn.Identity(), TrainingConfig())
     with pytest.raises(ValueError, match=r"Muon is for matrices, got shape \(3,\)"):
-        Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
+        Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
 
 
 # --- what they do
 
 
 def test_adamw_without_decay_is_adam():
-    _, adam, _ = stepped("adam", steps=4)
-    _, adamw, _ = stepped("adamw", steps=4)
+    _, adam = stepped("adam", steps=4)
+    _, adamw = stepped("adamw", steps=4)
     for name, weight in adam.items():
         assert torch.equal(weight, adamw[name]), name
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
-    before, plain, _ = stepped(optimizer)
-    _, decayed, _ = stepped(optimizer, DECAY)
+    before, plain = stepped(optimizer)
+    _, decayed = stepped(optimizer, DECAY)
     for name, weight in plain.items():
         share = RATE * DECAY if ".layers." in name and weight.dim() == 2 else 0.0
         assert_same(decayed[name], weight - share * before[name], 1e-6)
         assert (share == 0) == torch.equal(decayed[name], weight), name
 
 
-def test_muon_moves_matrices_equally_far_in_all_directions_and_the_rest_as_adam_does():
-    before, after, gradients = stepped("muon")
-    _, adam, _ = stepped("adam")
-    for name, weight in after.items():
-        if ".layers." not in name or weight.dim() < 2:
-            assert torch.equal(weight, adam[name]), name
-            continue
-        step = (before[name] - weight) / (0.2 * max(weight.shape) ** 0.5 * RATE)
-        left, sizes, right = torch.linalg.svd(gradients[name], full_matrices=False)
-        found = torch.diag(left.T @ step @ right.T)[sizes > sizes[0] / 20]
-        assert len(found) > 1
-        assert 0.5 < found.min() < found.max() < 1.3, name  # in bfloat16, to a third
-        assert (before[name] - weight).square().mean().sqrt() < 0.23 * RATE, name
-
-
 # --- the average of weights
 
 
 def test_first_average_is_the_weights_to_the_last_bit():
-    layer, average = torch.nn.Linear(3, 5), {}
+    layer, average = nn.Linear(3, 5), {}
     move_average(average, layer, 0.999, 1)
     assert all(torch.equal(average[name], p) for name, p in layer.named_parameters())
     assert not any(mean.requires_grad for mean in average.values())
@@ -157,7 +135,7 @@ SHAPES = ((6, 6), (6, 9), (6, 6), (9, 6), (6, 9))
 def matrices():
     """Parameters of several shapes, drawn from one seed."""
     generator = torch.Generator().manual_seed(3)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
