@@ -168,17 +168,17 @@ def compiled_layers(trainer):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
 @pytest.mark.parametrize("compiled", [compiled_whole, compiled_layers])
 def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, compiled):
-    straight, stopped = (copying_trainer(4, dropout=0.0) for _ in range(2))
-    straight.fit(progress=False)
-    compiled(stopped)
-    stopped.fit(2, checkpoint=tmp_path / "compiled", progress=False)
-    resumed = Trainer.resume(tmp_path / "compiled", PAIRS)
-    resumed.fit(progress=False)
-    losses, expected = ([row["loss"] for row in x.history] for x in (resumed, straight))
-    assert losses == pytest.approx(expected, rel=1e-5)
-    stopped.model.save_pretrained(tmp_path / "folder", **stopped.tokenizers)
+    trainer, straight = copying_trainer(4, dropout=0.0), copying_trainer(4, dropout=0.0)
+    straight.fit(3, progress=False)
+    trainer.fit(2, checkpoint=tmp_path / "plain", progress=False)
+    compiled(trainer)
+    trainer.save(tmp_path / "compiled")
+    assert_same_checkpoints(tmp_path / "compiled", tmp_path / "plain")
+    trainer.fit(3, progress=False)
+    assert trainer.history[-1] == pytest.approx(straight.history[-1], rel=1e-5)
+    trainer.model.save_pretrained(tmp_path / "folder", **trainer.tokenizers)
     model = Translator.load(tmp_path / "folder").model
-    for name, weight in named_weights(stopped.model).items():
+    for name, weight in named_weights(trainer.model).items():
         assert torch.equal(model.get_parameter(name), weight), name
 
 
