@@ -1,7 +1,6 @@
 """A Sphinx extension that links the pages with each other, where nobody should do it by hand.
 
-- A chapter ends on the modules it builds and uses, with the chapters where one meets them again,
-  and on the versions that ran it.
+- A chapter ends on the modules it builds, and on the versions that ran it.
 - The first use of a glossary's word in a chapter leads to the glossary, unless the chapter is the
   one that builds it.
 - Each work of the bibliography names the chapters that cite it.
@@ -22,7 +21,6 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 import repository
-from notebooks import PACKAGE, public_names
 
 GLOSSARY = "chapters/reference/glossary"
 BIBLIOGRAPHY = "chapters/reference/bibliography"
@@ -46,33 +44,31 @@ NOT_PROSE = (
 
 @dataclass
 class Book:
-    """Which chapter builds, uses and cites what; chapters are named as Sphinx names pages."""
+    """Which chapter builds and cites what; chapters are named as Sphinx names pages."""
 
     prose: dict[str, str] = field(default_factory=dict)
     executed_with: dict[str, dict[str, str]] = field(default_factory=dict)
-    uses: dict[str, set[str]] = field(default_factory=dict)
-    builds: dict[str, set[str]] = field(default_factory=dict)
+    builds: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, root: Path, package: Path = PACKAGE) -> "Book":
-        """Read the chapters and the package."""
-        book, module_of = cls(), dict(public_modules(package))
-        name_of, folder = {}, root / "chapters"
+    def read(cls, root: Path) -> "Book":
+        """Read the chapters, and what the package's modules say of where they are built."""
+        book, name_of, folder = cls(), {}, root / "chapters"
         for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("*/*.ipynb"))]:
             name = path.relative_to(root).with_suffix("").as_posix()
             notebook = json.loads(path.read_text(encoding="utf-8"))
+            prose = [
+                cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown"
+            ]
             name_of[called(name)] = name
-            book.prose[name] = "\n".join(sources(notebook, "markdown"))
+            book.prose[name] = "\n".join("".join(lines) for lines in prose)
             book.executed_with[name] = notebook["metadata"].get("executed_with", {})
-            if path.parent == folder:  # a deeper page is not where one meets a module
-                book.uses[name] = modules_used("\n".join(sources(notebook, "code")), module_of)
-        for path in sorted(package.rglob("[!_]*.py")):
+        for path in sorted((root / "minitransformer").rglob("[!_]*.py")):
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            module = path.relative_to(root).with_suffix("").as_posix().replace("/", ".")
             if built := re.search(r"^Built in chapters? ([\d, and]+)", docstring, re.M):
                 for number in re.findall(r"\d+", built[1]):
-                    book.builds.setdefault(name_of[f"chapter {number}"], set()).add(
-                        module_name(path, package)
-                    )
+                    book.builds.setdefault(name_of[f"chapter {number}"], []).append(module)
         return book
 
     def citing(self, work: nodes.Element) -> list[str]:
@@ -97,39 +93,6 @@ def called(page: str) -> str:
     return f"chapter {int(number)}" if number.isdigit() else name.replace("_", " ").capitalize()
 
 
-def sources(notebook: dict[str, Any], kind: str) -> Iterator[str]:
-    """What the cells of one kind say."""
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == kind:
-            yield "".join(cell["source"])
-
-
-def public_modules(package: Path) -> Iterator[tuple[str, str]]:
-    """Each public name of the package, with its module."""
-    for path in package.rglob("[!_]*.py"):
-        for name in public_names(ast.parse(path.read_text(encoding="utf-8"))):
-            yield name, module_name(path, package)
-
-
-def module_name(path: Path, package: Path) -> str:
-    """`layers.attention`."""
-    return ".".join(path.relative_to(package).with_suffix("").parts)
-
-
-def modules_used(code: str, module_of: dict[str, str]) -> set[str]:
-    """The modules that the code imports from, by their names, by `mt.name` or `mt.folder.name`."""
-    used, modules = set(), set(module_of.values())
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("mt."):
-            used.add(module_of.get(node.attr, ""))
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            package, _, module = node.module.partition(".")
-            if package == "minitransformer":
-                names = {module_of.get(n.name, "") for n in node.names}
-                used |= {module} if module in modules else names
-    return used - {""}
-
-
 # --- the end of a chapter --------------------------------------------------------------------
 
 
@@ -139,52 +102,35 @@ def link(text: nodes.Node, address: str, **attributes: Any) -> nodes.reference:
     return nodes.reference("", "", text, refuri=address, internal=inside, **attributes)
 
 
-def listed(items: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
-    """The items with commas, and "and" before the last one."""
-    items = list(items)
-    for place, item in enumerate(items):
-        if place:
-            yield nodes.Text(" and " if place == len(items) - 1 else ", ")
-        yield item
-
-
 def chapter_links(app: Sphinx, page: str, chapters: Iterable[str]) -> Iterator[nodes.Node]:
     """ "chapter 4", or "chapters 4, 5 and 8", each number a link; titles come last."""
     names = {chapter: called(chapter) for chapter in chapters}
     numbered = sum(name.startswith("chapter ") for name in names.values())
     if numbered:
         yield nodes.Text("chapter " if numbered == 1 else "chapters ")
-    yield from listed(
-        link(nodes.Text(name.removeprefix("chapter ")), app.builder.get_relative_uri(page, chapter))
-        for chapter, name in names.items()
-    )
+    for place, (chapter, name) in enumerate(names.items()):
+        if place:
+            yield nodes.Text(" and " if place == len(names) - 1 else ", ")
+        text = nodes.Text(name.removeprefix("chapter "))
+        yield link(text, app.builder.get_relative_uri(page, chapter))
 
 
 def module_link(app: Sphinx, page: str, module: str) -> nodes.reference:
     """A link to the module's entry in the API reference, or to its source where there is none."""
-    entry = app.env.get_domain("py").data["modules"].get(f"minitransformer.{module}")
+    text = nodes.literal("", module.removeprefix("minitransformer."))
+    entry = app.env.get_domain("py").data["modules"].get(module)
     if entry is None:
-        path = f"minitransformer/{module.replace('.', '/')}.py"
-        source = f"{repository.url()}/blob/{repository.branch()}/{path}"
-        return link(nodes.literal("", module), source)
-    address = app.builder.get_relative_uri(page, entry.docname)
-    return link(nodes.literal("", module), f"{address}#{entry.node_id}")
+        path = f"blob/{repository.branch()}/{module.replace('.', '/')}.py"
+        return link(text, f"{repository.url()}/{path}")
+    return link(text, f"{app.builder.get_relative_uri(page, entry.docname)}#{entry.node_id}")
 
 
 def end_of_chapter(app: Sphinx, page: str, book: Book) -> nodes.Node:
-    """What the chapter builds and uses, and what ran it."""
-    built = book.builds.get(page, set())
+    """What the chapter builds, and what ran it."""
     box = nodes.container(classes=["end-of-chapter"])
-    for module in sorted(built):
-        others = [name for name, used in book.uses.items() if module in used and name != page]
-        parts = [nodes.Text("Built here: "), module_link(app, page, module)]
-        if others:
-            parts += [nodes.Text(", also met in "), *chapter_links(app, page, others)]
-        box += nodes.paragraph("", "", *parts, nodes.Text("."))
-    elsewhere = set().union(*book.builds.values()) - built
-    if used := sorted(book.uses.get(page, set()) & elsewhere):
-        modules = listed(module_link(app, page, module) for module in used)
-        box += nodes.paragraph("", "", nodes.Text("Used here: "), *modules, nodes.Text("."))
+    for module in book.builds.get(page, ()):
+        parts = [nodes.Text("Built here: "), module_link(app, page, module), nodes.Text(".")]
+        box += nodes.paragraph("", "", *parts)
     if ran := book.executed_with[page]:
         day = date.fromisoformat(ran["date"])
         box += nodes.paragraph(
@@ -224,7 +170,11 @@ def link_terms(tree: nodes.Element, terms: dict[str, Term], address: str) -> Non
     """Make the first use of each word in the prose a link that shows its meaning."""
     left = dict(terms)
     for text in list(tree.findall(nodes.Text)):
-        if left and not any(isinstance(above, NOT_PROSE) for above in ancestors(text)):
+        above, prose = text.parent, True
+        while above is not None:
+            prose &= not isinstance(above, NOT_PROSE)
+            above = above.parent
+        if left and prose:
             pieces = list(linked(str(text), left, address))
             if len(pieces) > 1:
                 text.parent.replace(text, pieces)
@@ -247,13 +197,6 @@ def linked(text: str, left: dict[str, Term], address: str) -> Iterator[nodes.Nod
             )
             start = found.end()
     yield nodes.Text(text[start:])
-
-
-def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
-    """What the node stands in, from inside to outside."""
-    while node.parent is not None:
-        node = node.parent
-        yield node
 
 
 # --- for Sphinx ------------------------------------------------------------------------------

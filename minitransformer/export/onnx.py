@@ -15,7 +15,7 @@ from minitransformer.checks import library
 from minitransformer.export.folder import Exportable, export_folder, exportable
 from minitransformer.export.torch_export import GRAPHS, programs
 
-__all__ = ["onnx_graph", "to_onnx"]
+__all__ = ["to_onnx"]
 
 
 def to_onnx(model: Exportable, folder: str | os.PathLike[str]) -> None:

@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = parameters["visit"][1] if "visit" in parameters else item.path.stem
         group = "parsed pages" if group in PARSE else group
         item.add_marker(pytest.mark.xdist_group(group))
+        if item.originalname == "test_nobody_is_shut_out" and group not in item.module.OF_EACH_KIND:
+            item.add_marker(pytest.mark.everything)
 
 
 @pytest.fixture(scope="session")

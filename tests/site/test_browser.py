@@ -1,13 +1,14 @@
 """The built pages in a real browser: whole, legible, light, and usable with a keyboard alone.
 
 Every page is opened once, with every host but our own out of reach: every other page wide and
-light, the rest narrow and dark, and three pages in both views. Tests read what was seen.
-`test_html.py` checks what needs no browser, links and anchors among it.
+light, the rest narrow and dark, and one page of each kind in both views. Tests read what was seen.
+Who is shut out, which takes as long as all the rest, is asked of one page of each kind, and of all
+in `everything`. `test_html.py` checks what needs no browser, links and anchors among it.
 """
 
 import gzip
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,7 +26,14 @@ from test_html import CHAPTERS, PAGES, SITE
 
 CHAPTER = "chapters/04_attention.html"  # for what all chapters share
 VIEWS = {"desktop": (1300, 900, "light"), "phone": (390, 844, "dark")}
-IN_BOTH_VIEWS = ("index.html", CHAPTER, "chapters/reference/api.html")
+OF_EACH_KIND = {
+    "index.html",
+    CHAPTER,
+    "chapters/live.html",
+    "chapters/deeper/04_attention.html",
+    "chapters/reference/questions.html",
+    next(page for page in PAGES if "/api" in page),
+}
 PATIENCE = 120_000  # milliseconds, for a machine that has other things to do
 # axe need not describe what passed, nor fetch the styles again.
 VIOLATIONS_ONLY = {"resultTypes": ["violations"], "preload": False}
@@ -172,6 +180,8 @@ LOOKS = {
     "sizes": f"({SIZES_WITHOUT_AND_WITH})({LARGER!r})",
     "headings": HEADINGS,
 }
+FAULTS = ["unrendered", "without their beginning", "boxed"]
+FAULTS += ["sticks out", "scrolls", "sticks out, wider", "scrolls, wider"]
 
 
 @cache
@@ -187,8 +197,8 @@ class Visit:
 
     page: Page
     address: str
+    asked_elsewhere: list[str]
     errors: list[str] = field(default_factory=list)
-    asked_elsewhere: list[str] = field(default_factory=list)
     loaded: set[Path] = field(default_factory=set)
     first_view: int = 0
     shows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by view, then by what it is
@@ -204,22 +214,15 @@ class Visit:
         self.page.emulate_media(color_scheme=theme)
         self.page.evaluate(SETTLED)
 
-    def look(self, views: Sequence[str]) -> None:
-        """Note what the page shows in these views, then who is shut out, of what is left of it."""
-        for view in views:
-            self.turn(view)
-            self.shows[view] = {what: self.page.evaluate(look) for what, look in LOOKS.items()}
-            wider = self.page.add_style_tag(content=WIDER)
-            self.page.evaluate(SETTLED)
-            for what in ("sticks out", "scrolls"):
-                self.shows[view][f"{what}, wider"] = self.page.evaluate(LOOKS[what])
-            wider.evaluate("style => style.remove()")
-        self.page.evaluate(ONE_OF_EACH_KIND)  # thousands look the same, and take minutes
-        for view in views:
-            self.turn(view)
-            with suppress(TimeoutError):  # axe says what it is that keys do not reach
-                self.page.wait_for_function(KEYS_SCROLL, timeout=3000)
-            self.shows[view]["shut out"] = shut_out(self.page)
+    def look(self, view: str) -> None:
+        """Note what the page shows in this view, and with wider letters."""
+        self.turn(view)
+        shown = self.shows[view] = {what: self.page.evaluate(look) for what, look in LOOKS.items()}
+        wider = self.page.add_style_tag(content=WIDER)
+        self.page.evaluate(SETTLED)
+        for what in ("sticks out", "scrolls"):
+            shown[f"{what}, wider"] = self.page.evaluate(LOOKS[what])
+        wider.evaluate("style => style.remove()")
 
 
 def shut_out(page: Page) -> list[tuple[str, str, list[str]]]:
@@ -256,7 +259,7 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
     context.set_default_timeout(PATIENCE)
     asked = offline(context, site)
-    visit = Visit(context.new_page(), address, asked_elsewhere=asked)
+    visit = Visit(context.new_page(), address, asked)
     page = visit.page
     page.on("console", lambda said: said.type == "error" and visit.errors.append(said.text))
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -277,7 +280,8 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     visit.first_view = visit.weight()
     page.evaluate(ALL_ASKED_FOR)
     page.wait_for_function(ALL_THERE)
-    visit.look(list(VIEWS) if address in IN_BOTH_VIEWS else [first])
+    for view in VIEWS if address in OF_EACH_KIND else [first]:
+        visit.look(view)
     yield visit
     context.close()
 
@@ -285,47 +289,19 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
 # --- every page, in every view ---------------------------------------------------------------
 
 
-def test_page_loads_without_an_error(visit):
+def test_page_loads_little_from_us_alone_and_without_an_error(visit):
     assert visit.errors == []
-
-
-def test_page_asks_nobody_else(visit):
     assert visit.asked_elsewhere == []
+    assert visit.first_view <= LARGEST_FIRST_VIEW
+    assert visit.weight() <= LARGEST_PAGE
 
 
-def test_page_has_the_reader_s_theme(visit):
+def test_page_has_no_fault(visit):
+    """What only screen readers get takes no room: how large it would be depends on the fonts."""
     for view, shown in visit.shows.items():
         assert shown["theme"] == VIEWS[view][-1]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "unrendered",
-        "without their beginning",
-        "sticks out",
-        "boxed",
-        "sticks out, wider",
-        "shut out",
-    ],
-)
-def test_page_has_no_fault(visit, fault):
-    assert [shown[fault] for shown in visit.shows.values()] == [[]] * len(visit.shows)
-
-
-def test_page_does_not_scroll_sideways(visit):
-    for shown in visit.shows.values():
-        assert not shown["scrolls"]
-        assert not shown["scrolls, wider"]
-
-
-def test_no_line_of_code_is_cut_on_a_desktop(visit):
-    assert visit.shows.get("desktop", {"cut": []})["cut"] == []
-
-
-def test_what_only_screen_readers_get_takes_no_room(visit):
-    """How large the MathML beside a formula would be depends on the fonts; no box scrolls to it."""
-    for shown in visit.shows.values():
+        assert {what: found for what in FAULTS if (found := shown[what])} == {}
+        assert view == "phone" or shown["cut"] == []
         without, with_it = shown["sizes"]
         assert with_it == without
 
@@ -337,11 +313,6 @@ def test_headings_show_their_order(visit):
             for (size, weight), (smaller, lighter) in product(above, below):
                 assert size >= 1.15 * smaller
                 assert weight >= lighter
-
-
-def test_page_is_light(visit):
-    assert visit.first_view <= LARGEST_FIRST_VIEW
-    assert visit.weight() <= LARGEST_PAGE
 
 
 def test_rocket_of_a_chapter_leads_to_colab(visit):
@@ -356,6 +327,16 @@ def test_rocket_of_a_chapter_leads_to_colab(visit):
     expect(link).to_be_visible()
     notebook = f"{repository.slug()}/blob/{repository.branch()}/{visit.address[:-5]}.ipynb"
     assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+
+
+def test_nobody_is_shut_out(visit):
+    """The last test of a visit, as it leaves little of the page."""
+    visit.page.evaluate(ONE_OF_EACH_KIND)  # thousands look the same, and take minutes
+    for view in visit.shows:
+        visit.turn(view)
+        with suppress(TimeoutError):  # axe says what it is that keys do not reach
+            visit.page.wait_for_function(KEYS_SCROLL, timeout=3000)
+        assert shut_out(visit.page) == []
 
 
 # --- what a reader does ----------------------------------------------------------------------
@@ -376,27 +357,6 @@ SEARCHED = {
     "why is my loss NaN in float16": "nan|float16|16-bit",
     "encoder-decoder or decoder-only": "decoder-only",
     "how many heads": "how-many-heads",
-}
-"""What a reader may type, and what the address of one of the first three sections says."""
-
-
-@pytest.mark.parametrize(("words", "address"), SEARCHED.items())
-def test_search_finds_the_section_that_answers(page, site, words, address):
-    page.goto(f"{site}/index.html")
-    page.keyboard.press("Control+k")
-    page.keyboard.type(words)
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/search.html?q=*")
-    results = page.locator("#search-results li > a")
-    expect(results.first).to_be_visible()
-    first = [link.get_attribute("href") for link in results.all()[:3]]
-    assert any(re.search(address, found) for found in first), first
-    results.first.click()
-    page.wait_for_url("**/chapters/**")
-    expect(page.locator("section:target").first).to_be_in_viewport()
-
-
-MORE_SEARCHED = {
     "difference between self-attention and cross-attention": "self-attention-(and|or)-cross",
     "why do we need positional encoding": "03_.*#positional-encoding",
     "pre-norm vs post-norm": "pre-norm-or-post-norm",
@@ -419,11 +379,13 @@ MORE_SEARCHED = {
     "model repeats itself": "why-does-my-model-repeat-itself",
     "perplexity": "perplexity",
 }
+"""What a reader may type, and what the address of one of the first three sections says."""
 
 
-def test_more_searches_find_the_section_that_answers(page, site):
+@pytest.mark.everything
+def test_searches_find_the_section_that_answers(page, site):
     missed = {}
-    for words, address in MORE_SEARCHED.items():
+    for words, address in SEARCHED.items():
         page.goto(f"{site}/search.html?q={quote_plus(words)}")
         results = page.locator("#search-results li > a")
         expect(results.first).to_be_visible()
@@ -431,6 +393,17 @@ def test_more_searches_find_the_section_that_answers(page, site):
         if not any(re.search(address, found) for found in first):
             missed[words] = first
     assert missed == {}
+
+
+def test_a_search_by_keyboard_leads_to_the_section(page, site):
+    page.goto(f"{site}/index.html")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("why divide by sqrt(d_k)")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=*")
+    page.locator("#search-results li > a").first.click()
+    page.wait_for_url("**/chapters/**sqrt-d-k*")
+    expect(page.locator("section:target").first).to_be_in_viewport()
 
 
 def test_a_search_loads_little(page, site):
@@ -458,17 +431,16 @@ def test_copy_button_copies_the_code_of_its_cell(page, site):
     assert copied.strip() == cell.locator("pre").text_content().strip()
 
 
-@pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_solution_unfolds_with_the_keyboard(page, site, key):
+def test_solution_unfolds_with_the_keyboard(page, site):
     page.goto(f"{site}/{CHAPTER}")
     solution = page.locator(".tag_solution details").first
     code = solution.locator("pre").first
     expect(code).to_be_hidden()
     solution.locator("summary").focus()
-    page.keyboard.press(key)
-    expect(code).to_be_visible()
+    page.keyboard.press("Enter")
     expect(code).to_contain_text("# @title Solution")
-    page.keyboard.press(key)
+    expect(code).to_be_visible()
+    page.keyboard.press("Space")
     expect(code).to_be_hidden()
 
 
@@ -533,27 +505,19 @@ def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
 # --- the checks check ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("style", "sticks_out"),
-    [
-        ("", True),
-        ("overflow: auto", False),
-        ("overflow: hidden", True),  # cut off
-        ("overflow: hidden; width: 1px", False),  # nobody sees it
-    ],
-)
-def test_what_sticks_out_is_found(page, style, sticks_out):
-    page.set_content(f"<article><div style='{style}'><p style='width: 3000px'>x</article>")
-    assert bool(page.evaluate(STICKS_OUT)) == sticks_out
+def test_what_sticks_out_is_found(page):
+    for style in ("", "overflow: hidden"):
+        page.set_content(f"<article><div style='{style}'><p style='width: 3000px'>x</article>")
+        assert page.evaluate(STICKS_OUT)
+    page.set_content("<article><div style='overflow: auto'><p style='width: 3000px'>x</article>")
+    assert page.evaluate(STICKS_OUT) == []
 
 
-@pytest.mark.parametrize("fault", ["", "color: #aaa", "background: #333", "opacity: 0.3"])
-def test_text_that_can_hardly_be_read_is_found(page, fault):
+def test_text_that_can_hardly_be_read_is_found(page):
     """Also the last of many that look the same but for the fault, or but for its line's ground."""
-    rows = "<p>legible text</p>" * 6 + f"<div style='{fault}'><p>the seventh text</p></div>"
-    page.set_content(f"<html lang=en><title>x</title><main><h1>A title</h1>{rows}</main>")
-    before = page.content()
-    found = shut_out(page)
-    assert [rule for rule, *_ in found] == ([CONTRAST] if fault else [])
-    assert all("seventh" in node for *_, nodes in found for node in nodes)
-    assert page.content() == before
+    for fault in ("", "color: #aaa", "background: #333"):
+        rows = "<p>legible text</p>" * 6 + f"<div style='{fault}'><p>the seventh text</p></div>"
+        page.set_content(f"<html lang=en><title>x</title><main><h1>A title</h1>{rows}</main>")
+        found = shut_out(page)
+        assert [rule for rule, *_ in found] == ([CONTRAST] if fault else [])
+        assert all("seventh" in node for *_, nodes in found for node in nodes)

@@ -24,7 +24,6 @@ CHAPTERS = {
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
 
 PHONE = {"width": 390, "height": 844}
-DESKTOP = {"width": 1300, "height": 900}
 
 
 def data(name):
@@ -34,7 +33,7 @@ def data(name):
 @pytest.fixture
 def page(quick):
     """A page that notes what goes wrong on it, in `page.complaints`."""
-    page = quick(viewport=DESKTOP).new_page()
+    page = quick(viewport=PHONE).new_page()
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("console", lambda said: said.type == "warning" and page.complaints.append(said.text))
@@ -69,18 +68,6 @@ def test_every_explorable_has_its_place():
 
 
 @each_explorable
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_it_appears_in_place_of_its_text(page, site, name, viewport):
-    page.set_viewport_size(viewport)
-    place = explorable(page, site, name)
-    assert place.locator(".view").inner_text().strip()
-    assert "On the book's website" not in place.inner_text()
-    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(width) == 0
-    assert page.complaints == []
-
-
-@each_explorable
 def test_without_scripts_its_text_stays(browser, site, name):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -99,8 +86,12 @@ def test_a_page_without_explorables_fetches_none(page, site):
 
 
 @each_explorable
-def test_every_control_works_by_keyboard_alone(page, site, name):
+def test_it_fits_on_a_phone_and_every_control_works_by_keyboard_alone(page, site, name):
     place = explorable(page, site, name)
+    assert place.locator(".view").inner_text().strip()
+    assert "On the book's website" not in place.inner_text()
+    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(width) == 0
     controls = place.locator(".controls :is(input, select, button)")
     controls.first.focus()
     for index in range(controls.count()):
@@ -135,17 +126,15 @@ def keys_for(control) -> list[str]:
 # --- byte-pair encoding ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_bpe_cuts_words_as_the_package_does(page, site, index):
-    text = data("bpe_stepper")[index]
-    merges = [state["pairs"][0][:2] for state in text["states"] if state["pairs"]]
-    words = [*text["words"], "dreizig", "zwanzigste", "igigig", "zzwzw", "z", "", "straße", "☃ 😀"]
-    for count in (0, 1, 3, len(merges)):
-        learned = merges[:count]
-        cuts = computed(
-            page, site, "bpe_stepper", "inputs[0].map(w => m.cut(w, inputs[1]))", words, learned
-        )
-        assert cuts == [cut_by_package(word, text["letters"], learned) for word in words]
+def test_bpe_cuts_words_as_the_package_does(page, site):
+    for text in data("bpe_stepper"):
+        merges = [state["pairs"][0][:2] for state in text["states"] if state["pairs"]]
+        words = [*text["words"], "dreizig", "igigig", "zzwzw", "z", "", "straße", "☃ 😀"]
+        for count in (0, 1, 3, len(merges)):
+            learned = merges[:count]
+            expression = "inputs[0].map(w => m.cut(w, inputs[1]))"
+            cuts = computed(page, site, "bpe_stepper", expression, words, learned)
+            assert cuts == [cut_by_package(word, text["letters"], learned) for word in words]
 
 
 def cut_by_package(word, letters, merges):
@@ -185,9 +174,9 @@ def test_bpe_cuts_the_readers_word(page, site):
 # --- the scale -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 7, 64])
 @pytest.mark.parametrize("stretch", [0.0, 1.0, 1e4], ids=["zero", "normal", "huge"])
-def test_softmax_is_that_of_the_package(page, site, width, stretch):
+def test_softmax_is_that_of_the_package(page, site, stretch):
+    width = 7
     generator = torch.Generator().manual_seed(width)
     query = stretch * torch.randn(1, width, generator=generator, dtype=torch.float64)
     keys = torch.randn(5, width, generator=generator, dtype=torch.float64)
@@ -197,9 +186,8 @@ def test_softmax_is_that_of_the_package(page, site, width, stretch):
         " m.gradientSize(inputs[0], inputs[1], by)])"
     )
     divisors = [root, 1.0]
-    found = computed(
-        page, site, "softmax_scale", expression, query[0].tolist(), keys.tolist(), divisors
-    )
+    inputs = query[0].tolist(), keys.tolist(), divisors
+    found = computed(page, site, "softmax_scale", expression, *inputs)
     for divisor, (weights, gradient) in zip(divisors, found, strict=True):
         # Without the scale: the package divides by the root, so that the query brings it along.
         def from_package(q, factor=root / divisor):
@@ -233,10 +221,7 @@ def test_softmax_collapses_without_the_scale(page, site):
         (1, 1, [0, 1], "right", 1),
         (3, 5, [2, 5], "right", 0),
         (3, 5, [2, 5], "left", 1),
-        (5, 5, [0, 3], "right", 5),
         (5, 5, [1, 3], "left", 6),
-        (1, 6, [1, 6], "left", 0),
-        (4, 6, [6, 4], "left", 0),
     ],
 )
 def test_masks_are_those_of_the_package(
@@ -288,21 +273,25 @@ def test_mask_shows_shapes_and_empty_rows(page, site):
 # --- positions -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 8, 15])
-def test_positions_are_those_of_the_package(page, site, width):
+def test_positions_are_those_of_the_package(page, site):
     positions, shifts = [0, 1, 5, 43, 63, 1000], [0, 1, 3, 20]
-    table = mt.sinusoidal_positions(1100, width).double()
     expression = (
         "inputs[0].map(p => [m.positionCode(p, inputs[2]), inputs[1].map(k =>"
         " [m.turned(m.positionCode(p, inputs[2]), k), m.dotProduct(p, p + k, inputs[2])])])"
     )
-    found = computed(page, site, "position_viewer", expression, positions, shifts, width)
-    for p, (code, shifted) in zip(positions, found, strict=True):
-        assert torch.tensor(code, dtype=torch.float64).allclose(table[p], atol=1e-6)
-        for k, (turned, product) in zip(shifts, shifted, strict=True):
-            whole_pairs = table[p + k, : width // 2 * 2]
-            assert torch.tensor(turned, dtype=torch.float64).allclose(whole_pairs, atol=1e-6)
-            assert product == pytest.approx(float(table[p] @ table[p + k]), abs=1e-5)
+    for width in (1, 8, 15):
+        table = mt.sinusoidal_positions(1100, width).double()
+        found = computed(page, site, "position_viewer", expression, positions, shifts, width)
+        for p, (code, shifted) in zip(positions, found, strict=True):
+            assert_close(code, table[p])
+            for k, (turned, product) in zip(shifts, shifted, strict=True):
+                assert_close(turned, table[p + k, : width // 2 * 2])
+                assert product == pytest.approx(float(table[p] @ table[p + k]), abs=1e-5)
+
+
+def assert_close(found, expected):
+    """Numbers of the browser are those of a tensor."""
+    assert found == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_dot_product_stays_where_the_width_is_even(page, site):
