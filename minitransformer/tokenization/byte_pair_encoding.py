@@ -42,7 +42,7 @@ class BPETokenizer(Tokenizer):
         tokens: the vocabulary, in order of id, each byte spelled as a character; all 256 bytes
             must be there. Special tokens that are not in it are put in front.
         merges: pairs of tokens, the first learned first.
-        special_tokens: tokens that no text has, unless `encode` is asked to parse them.
+        special_tokens: tokens that are not found in a text unless `encode` is asked to parse them.
         pattern: a regular expression of the library `regex`, without groups that capture.
 
     Raises:

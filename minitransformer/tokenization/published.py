@@ -47,7 +47,7 @@ CONFIGURED = {
 
 
 class PublishedTokenizer(Tokenizer):
-    """A tokenizer that somebody else trained: a `Tokenizer` that cannot be trained again.
+    """A tokenizer that others have trained: a `Tokenizer` that cannot be trained again.
 
     `pad_id`, `bos_id`, `eos_id`, `unk_id`, `mask_id`, and `cls_id` and `sep_id` of BERT, are those
     of the published one, or None if it has none. Truncation and padding, which a file may ask for,
@@ -92,7 +92,7 @@ class PublishedTokenizer(Tokenizer):
         except Exception as error:  # the libraries' own errors have no common type
             raise ValueError(f"the files are damaged or no tokenizer's: {error}") from error
         if dropout := self.state["model"].get("dropout"):
-            raise ValueError(f"model.dropout is {dropout}, expected 0: encoding draws no lots")
+            raise ValueError(f"model.dropout is {dropout}, expected 0: encoding is not random")
         self.ids = self.parsing.get_vocab()
         self.tokens = tuple(in_order(self.ids, "the vocabulary"))
         self.vocab_size = len(self.tokens)
@@ -105,10 +105,10 @@ class PublishedTokenizer(Tokenizer):
         self.set_roles(settings)
 
     def set_roles(self, settings: Mapping[str, dict[str, Any]]) -> None:
-        """Set the ids of the tokens that have a role, where the files say something of them.
+        """Set `pad_id` and the like to what the files say.
 
-        The ids of `config.json` count only where no file names a token: a model without padding
-        has the id of some other token there, now and then.
+        The ids of `config.json` count only if no other file names a token: some models without
+        padding have the id of another token there.
         """
         said = settings["special_tokens_map.json"] | settings["tokenizer_config.json"]
         names = {role: said[f"{role}_token"] for role in ROLES if f"{role}_token" in said}
@@ -132,7 +132,7 @@ class PublishedTokenizer(Tokenizer):
 
         The first of these that is there is read: `tokenizer.json`; `source.spm` and `target.spm`
         with `vocab.json` (Marian); `spiece.model` (T5); `tokenizer.model` (Llama 1 and 2).
-        Which tokens are special for what is read from `tokenizer_config.json`,
+        The roles of special tokens are read from `tokenizer_config.json`,
         `special_tokens_map.json` or `config.json`. Errors are those of the class.
         """
         paths = [local_folder(name_or_folder, FILES) / name for name in FILES]
@@ -165,7 +165,7 @@ class PublishedTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int | None = None) -> Self:
-        """Not for what is published already: a TypeError."""
+        """Raise a TypeError: what is published is not trained again."""
         raise TypeError("a published tokenizer is read by from_pretrained, it cannot be trained")
 
     def split(self, text: str) -> list[str]:
@@ -181,7 +181,7 @@ class PublishedTokenizer(Tokenizer):
             text: any text.
             parse_special: as in `Tokenizer.encode`; None is False, with a warning where a special
                 token is read as text. Added tokens that are not special are always found.
-            add_special_tokens: whether to put around them what the model was trained with.
+            add_special_tokens: whether to put those around them that the model was trained with.
         """
         return self.encoded([text], parse_special, add_special_tokens)[0]
 
@@ -192,11 +192,11 @@ class PublishedTokenizer(Tokenizer):
         return self.encoded([first, second], parse_special, add_special_tokens=True)
 
     def begin(self, text: str, *, parse_special: bool | None = None) -> list[int]:
-        """The ids of a text that a model is to continue, after what came first in training."""
+        """The ids of a text for a model to continue, after what began each text in training."""
         return self.without_end(text, parse_special) or [self.first_id]
 
     def stream_ids(self, text: str) -> list[int]:
-        """The ids of a text with all that the model was trained with around it, always an end."""
+        """The ids of a text with the special tokens of training around it, and always an end."""
         return [*self.without_end(text), self.last_id]
 
     sequence_ids = stream_ids

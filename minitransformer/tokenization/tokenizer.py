@@ -123,7 +123,7 @@ class SpecialTokens(ABC):
         before = list(before)
         # Bytes that are no whole character are decoded as "\ufffd".
         known, whole = (self.decode(x).rstrip("\ufffd") for x in (before, [*before, *ids]))
-        # A byte that cannot follow those before it takes back what they were.
+        # A byte that cannot follow the ones before it changes how those are decoded.
         return whole.removeprefix(known) if whole.startswith(known) else ""
 
 
@@ -136,7 +136,7 @@ class Tokenizer(SpecialTokens, TokenizerFile):
     Args:
         tokens: the vocabulary, in order of id, as the file spells it. Special tokens that are not
             in it are put in front.
-        special_tokens: tokens that no text has, unless `encode` is asked to parse them.
+        special_tokens: tokens that are not found in a text unless `encode` is asked to parse them.
 
     Raises:
         TypeError: if `tokens` is a single str.
