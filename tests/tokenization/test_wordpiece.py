@@ -29,6 +29,9 @@ def test_longest_word_has_100_characters():
     tokenizer = WordPieceTokenizer(["a", "##a"])
     assert tokenizer.encode("a" * 100) == [5] + [6] * 99
     assert tokenizer.encode("aa " + "a" * 101) == [5, 6, 3]
+    for length in (99, 100, 101):
+        word = "a" * length
+        assert tokenizer.encode(word) == hugging_face(tokenizer).encode(word).ids
 
 
 @pytest.mark.slow
