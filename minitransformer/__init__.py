@@ -37,12 +37,12 @@ The trainer makes batches, loss and steps of the pairs (chapter 9). Three are le
 >>> translator.exact_match(pairs)
 1.0
 
-The model writes, one token after the other (chapter 10):
+The model generates text, one token after the other (chapter 10):
 
 >>> translator.translate(["ten", "two"])
 ['zehn', 'zwei']
 
-It goes into a folder, and comes back (chapter 9), here or through the Hugging Face Hub:
+It is saved in a folder and loaded again (chapter 9), here or from the Hugging Face Hub:
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:

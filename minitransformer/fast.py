@@ -1,8 +1,8 @@
-"""One more token for each text, with as little as possible around the matrix products.
+"""Decoding one token at a time, with as little as possible around the matrix products.
 
-The time of a step is the reading of all matrices, and what Python and PyTorch do between two
-products. So the three projections of self-attention are one product, operations are called without
-the modules around them, and weights that make vectors wider are kept transposed.
+A step takes the time to read all matrices, and what Python and PyTorch do between two products. So
+the three projections of self-attention are one product, operations are called without the modules
+around them, and weights that make vectors wider are kept transposed.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ class Product:
         biases = [part.bias.detach() for part in maps if part.bias is not None]
         self.bias = torch.cat(biases) if biases else None
         self.weight = torch.cat([part.weight.detach() for part in maps]).T  # (in, out)
-        if self.weight.size(1) >= self.weight.size(0):  # the others are as fast as they lie
+        if self.weight.size(1) >= self.weight.size(0):  # others are as fast as views
             self.weight = self.weight.contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:

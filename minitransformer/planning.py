@@ -37,17 +37,11 @@ BYTES: Mapping[str, tuple[int, int, int]] = {"float32": (4, 4, 8), "mixed": (2, 
 precision the float32 weight too, of which the model computes with a copy in two bytes."""
 
 
-def check_positive(name: str, number: float) -> None:
-    """Raise an error unless a number is above 0; NaN is not."""
-    if not number > 0:
-        raise ValueError(f"{name} must be above 0, got {number}")
-
-
-def check_count(name: str, number: int) -> int:
-    """Return a number of things, if it is one."""
-    check_instance(name, number, int)
-    check_at_least_1(**{name: number})
-    return number
+def check_positive(**numbers: float) -> None:
+    """Raise an error that names the first number that is not above 0; NaN is not."""
+    for name, number in numbers.items():
+        if not number > 0:
+            raise ValueError(f"{name} must be above 0, got {number}")
 
 
 @dataclass(frozen=True)
@@ -78,8 +72,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("flops", "flops_float32", "memory"):
-            check_positive(name, getattr(self, name))
+        check_positive(flops=self.flops, flops_float32=self.flops_float32, memory=self.memory)
         if not self.price >= 0:
             raise ValueError(f"price must be at least 0, got {self.price}")
 
@@ -204,8 +197,7 @@ def plan(
         config: a `TransformerConfig`, a `GPT2Config`, a `LlamaConfig` or one derived from it; or a
             number of parameters.
         tokens: of the whole training; with an encoder, pairs of one of source and one of target.
-        gpus: how many devices.
-        hardware: which.
+        gpus, hardware: how many devices, and which.
         utilisation: share of the peak that is reached, network included; 0.3 to 0.5 is usual.
         batch_size: rows that a device has at once, b.
         length: tokens of a row, t; the configuration's `max_len` when left out.
@@ -243,14 +235,16 @@ def plan(
     """
     layers, outside = parts_of(config)
     check_instance("hardware", hardware, Hardware)
+    for name, number in {"gpus": gpus, "batch_size": batch_size, "length": length}.items():
+        if number is not None:
+            check_instance(name, number, int)
+            check_at_least_1(**{name: number})
     longest = getattr(config, "max_len", 0)
-    length = longest if length is None else check_count("length", length)
-    check_count("gpus", gpus)
-    check_count("batch_size", batch_size)
+    length = longest if length is None else length
     has_end = getattr(config, "positional_encoding", "none") not in ("alibi", "none")
     if has_end and length > longest:
         raise ValueError(f"length must be at most max_len={longest}, got {length}")
-    check_positive("tokens", tokens)
+    check_positive(tokens=tokens)
     if not 0 < utilisation <= 1:
         raise ValueError(f"utilisation must be above 0 and at most 1, got {utilisation}")
     if precision not in BYTES:
@@ -355,7 +349,7 @@ def norm_size(config: Any) -> int:
 
 
 def layer_of(config: Any, attentions: int = 1, padded: int = 0) -> Part:
-    """A layer with so many attentions, of them padded so many, and one network behind them."""
+    """Count one layer: attention blocks, `padded` of them with a padding mask, and a network."""
     is_llama = hasattr(config, "rotary")
     d, h = config.d_model, config.num_heads
     f = 4 * d if config.d_ff is None else config.d_ff

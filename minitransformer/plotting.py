@@ -1,4 +1,4 @@
-"""The book's figures: one style, and the pictures that come back.
+"""The book's figures: one style, and the pictures that several chapters draw.
 
 Colours are cividis, which reads the same with colour-blind eyes and in grey; the ground is
 white on light and dark pages alike. matplotlib is imported when a figure is drawn, not before.
@@ -156,8 +156,8 @@ def plot_history(
     Args:
         history: rows with a "step" and other numbers, as `Trainer.fit` returns them.
         names: which numbers to draw; rows without them are passed over.
-        window: draw the running mean of so many rows, and the rows themselves faintly behind it;
-            of what not every row has, evaluations that is, draw each.
+        window: draw the running mean of this many rows, and the rows as a faint line; numbers
+            that not every row has, such as evaluations, are drawn as they are.
         ax: where to draw, and what is returned; a new figure's when left out.
 
     Raises:

@@ -31,7 +31,7 @@ class GenerationConfig:
 
     Args:
         max_new_tokens: longest text, its end included; when left out 64, or as many as the model
-            has room for.
+            has positions for.
         min_new_tokens: shortest text, its end included.
         num_beams: beginnings that beam search keeps; 1 is no beam search.
         num_samples: texts drawn for each row.
@@ -86,11 +86,11 @@ class GenerationConfig:
         if not model.config.num_encoder_layers:
             check_ids("ids", ids)
             length = int((ids != model.config.pad_id).sum(dim=-1).max())
-        room = model.max_len - length + 1  # the last token is not read
+        longest = model.max_len - length + 1  # the last token is not read
         new = self.max_new_tokens
         if new is None:
-            new = int(max(self.min_new_tokens, min(64, room)))
-        if new > room:
+            new = int(max(self.min_new_tokens, min(64, longest)))
+        if new > longest:
             raise ValueError(
                 f"{length} tokens and max_new_tokens={new} take {length + new - 1} positions, "
                 f"more than max_len={model.max_len}"

@@ -31,7 +31,7 @@ def repetition_penalty(ids: Tensor, logits: Tensor, penalty: float, *, start: in
         ids: the text so far, prompt or begin token included, (rows, n), int64; -1 is no token.
         logits: scores of the next token, (rows, v), floating point, as what is returned.
         penalty: θ, above 0; others are a `ValueError`.
-        start: what stands before this column does not count, such as the prompts.
+        start: columns before this one do not count, such as those of the prompts.
 
     Example:
         >>> ids, logits = torch.tensor([[1, 2, 1]]), torch.tensor([[3.0, 3.0, -3.0, -3.0]])

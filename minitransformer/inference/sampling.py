@@ -44,7 +44,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
         raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
     ordered, indices = logits.sort(dim=-1, descending=True, stable=True)
     probs = ordered.softmax(dim=-1, dtype=torch.float64)
-    # What stands before a token decides: the one that passes p still belongs to them.
+    # The sum before a token decides, so the token that passes p is kept.
     dropped = probs.cumsum(dim=-1) - probs >= p
     dropped[..., 0] = False
     return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, indices, dropped), -torch.inf)
