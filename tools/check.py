@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -52,10 +53,9 @@ class Stage:
     skipped: int = 0
     seconds: float = 0.0
     fell: list[str] = field(default_factory=list)  # the tests that failed
-    took: dict[str, float] = field(default_factory=dict)  # seconds of each test, each notebook
-    report: Path | None = field(init=False, default=None)
-    aside: Thread | None = field(init=False, default=None)
-    said: str = field(init=False, default="")
+    took: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # of each test
+    aside: Thread | None = None
+    said: str = ""
 
     def begin(self) -> None:
         """Run the command aside: beside other stages, its output kept until `run` is called."""
@@ -72,41 +72,38 @@ class Stage:
             print(self.said, flush=True)
 
     def call(self, **streams: Any) -> None:
-        """Call Python, and count what passed."""
-        command = list(self.command)
+        """Call Python, and count what passed; a command that is no test run is one test."""
+        command = [self.python, *self.command]
+        report = REPORTS / f"{self.name.replace(' ', '-')}.xml"
+        report.unlink(missing_ok=True)
         if "pytest" in command:
-            self.report = REPORTS / f"{self.name.replace(' ', '-')}.xml"
-            self.report.unlink(missing_ok=True)
-            command.append(f"--junitxml={self.report}")
+            command.append(f"--junitxml={report}")
         started = time.perf_counter()
         environment = os.environ | self.variables
-        call = [self.python, *command]
-        done = subprocess.run(call, cwd=ROOT, env=environment, encoding="utf-8", **streams)
-        self.said = done.stdout or ""
+        done = subprocess.run(command, cwd=ROOT, env=environment, encoding="utf-8", **streams)
         self.seconds = time.perf_counter() - started
-        self.count(done.returncode)
-
-    def count(self, status: int) -> None:
-        """Count the tests in the report; a command without one is one test."""
-        if self.report and self.report.exists():
-            root = ElementTree.parse(self.report).getroot()
-            for test in root.iter("testcase"):
-                within, name = test.get("classname", ""), test.get("name", "")
-                if {part.tag for part in test} & {"failure", "error"}:
-                    self.fell.append(f"{within}::{name}")
-                whole = within if name.startswith("Cell ") else f"{within}::{name}"
-                self.took[whole] = self.took.get(whole, 0.0) + float(test.get("time", 0))
-            for suite in root.iter("testsuite"):
-                tests, failures, errors, skipped = (
-                    int(suite.get(kind, 0)) for kind in ("tests", "failures", "errors", "skipped")
-                )
-                self.failed += failures + errors
-                self.skipped += skipped
-                self.passed += tests - failures - errors - skipped
+        self.said = done.stdout or ""
+        if report.exists():
+            self.count(report)
         else:
-            self.passed = int(status == 0)
-        if status != 0:
+            self.passed = int(done.returncode == 0)
+        if done.returncode:
             self.failed = max(self.failed, 1)  # it may have failed before the first test
+
+    def count(self, report: Path) -> None:
+        """Count the tests in a report of pytest."""
+        for test in ElementTree.parse(report).getroot().iter("testcase"):
+            within, name = test.get("classname", ""), test.get("name", "")
+            results = {part.tag for part in test}
+            if results & {"failure", "error"}:
+                self.fell.append(f"{within}::{name}")
+            elif "skipped" in results:
+                self.skipped += 1
+            else:
+                self.passed += 1
+            whole = within if name.startswith("Cell ") else f"{within}::{name}"
+            self.took[whole] += float(test.get("time", 0))
+        self.failed = len(self.fell)
 
 
 def tests(*options: str) -> Stage:
@@ -123,10 +120,9 @@ def chapters(names: Sequence[str] = (), *, lax: bool = False, deeper: bool = Tru
 
     The last chapters take longest: they begin, so that no core waits for one at the end.
     """
+    pages = "chapters/**/*.ipynb" if deeper else "chapters/*.ipynb"
     found = [f"chapters/{name}.ipynb" for name in names] or sorted(
-        glob(
-            "chapters/**/*.ipynb" if deeper else "chapters/*.ipynb", root_dir=ROOT, recursive=True
-        ),
+        glob(pages, root_dir=ROOT, recursive=True),
         key=lambda path: (path.count("/") == 1, path),
         reverse=True,
     )
@@ -137,28 +133,25 @@ def chapters(names: Sequence[str] = (), *, lax: bool = False, deeper: bool = Tru
     return Stage("chapters", command, {"OMP_NUM_THREADS": str(max(1, CORES // workers))})
 
 
-def style() -> Iterator[Stage]:
-    """Yield the stages that run nothing of the package."""
-    yield Stage("ruff check", ["-m", "ruff", "check", "."])
-    yield Stage("ruff format", ["-m", "ruff", "format", "--check", "."])
-    yield Stage("mypy", ["-m", "mypy"])
+def style() -> list[Stage]:
+    """The stages that run nothing of the package."""
+    return [
+        Stage("ruff check", ["-m", "ruff", "check", "."]),
+        Stage("ruff format", ["-m", "ruff", "format", "--check", "."]),
+        Stage("mypy", ["-m", "mypy"]),
+    ]
 
 
-def quick_stages() -> Iterator[Stage]:
-    """Yield the stages to run before a commit: style, types, and the tests that train nothing."""
-    yield from style()
-    yield tests("-m", QUICK)
-
-
-def stages(*, everything: bool = False) -> Iterator[Stage]:
-    """Yield the stages of `make test`, or of `make everything`: the built pages after the build."""
+def stages(what: str) -> Iterator[Stage]:
+    """Yield the stages of `quick`, `test` or `everything`: the built pages after the build."""
+    if what == "quick":
+        yield from [*style(), tests("-m", QUICK)]
+        return
+    everything = what == "everything"
     of_each_kind = [] if everything else ["-m", OF_EACH_KIND]
     site = Stage("site", ["tools", "book"])
     site.begin()  # it needs one core, and so does what comes first
-    yield from style()
-    yield site
-    yield tests(*of_each_kind)
-    yield chapters(deeper=everything)
+    yield from [*style(), site, tests(*of_each_kind), chapters(deeper=everything)]
     pages = ["-n", "auto", "--dist", "loadgroup", "tests/site", *of_each_kind]
     yield Stage("pages", ["-m", "pytest", *pages], ONE_THREAD)
     if everything:
@@ -191,9 +184,7 @@ def summary(finished: list[Stage]) -> str:
 def slowest(finished: list[Stage]) -> str:
     """A table of the tests and notebooks that took longest."""
     took = [
-        (seconds, f"{stage.name}: {name}")
-        for stage in finished
-        for name, seconds in stage.took.items()
+        (stage.took[name], f"{stage.name}: {name}") for stage in finished for name in stage.took
     ]
     rows = [f"{seconds:>9.1f}  {name}" for seconds, name in sorted(took, reverse=True)[:SLOWEST]]
     return "\n".join(["", f"{'seconds':>9}  the slowest", *rows])
@@ -206,10 +197,9 @@ def main() -> int:
     )
     parser.add_argument("what", choices=["quick", "test", "everything"])
     what = parser.parse_args().what
-    chosen = quick_stages() if what == "quick" else stages(everything=what == "everything")
     REPORTS.mkdir(parents=True, exist_ok=True)
     finished = []
-    for stage in chosen:
+    for stage in stages(what):
         stage.run()
         finished.append(stage)
     print(slowest(finished), summary(finished), sep="\n")

@@ -22,7 +22,6 @@ from nbval.plugin import IPyNbCell
 
 EXACT, WIDE = "exact-numbers", "wide-numbers"
 UNITS = 2  # of the last printed digit
-RELATIVE, RELATIVE_WIDE = Decimal("0.05"), Decimal("0.25")
 SHOWN = 10  # differences of one output
 
 NUMBER = re.compile(
@@ -49,23 +48,27 @@ def is_measured(number: str) -> bool:
     return bool(re.search(r"\.\d|[eE%]", number))
 
 
-def agree(stored: str, now: str, tags: Collection[str] = ()) -> bool:
+def is_same(stored: str, now: str, tags: Collection[str] = ()) -> bool:
     """Whether two printed numbers are the same, as far as the cell's tags ask."""
     a, b = value(stored), value(now)
     measured = is_measured(stored) or is_measured(now)
-    if stored == now or EXACT in tags or not (measured or WIDE in tags):
-        return a == b and EXACT not in tags
+    if stored == now or not (measured or WIDE in tags):
+        return a == b
     if a * b < 0 or stored.endswith("%") != now.endswith("%"):
         return False
     # The finer digit of the two, or 1e-07 would agree with 1e-06.
     exponent = min(int(x.as_tuple().exponent) for x in (a, b))
     units = UNITS * Decimal(1).scaleb(exponent) if measured else Decimal(0)
-    share = RELATIVE_WIDE if WIDE in tags else RELATIVE
-    return abs(a - b) <= max(units, max(abs(a), abs(b)) * share)
+    return abs(a - b) <= max(units, max(abs(a), abs(b)) * tolerance(tags))
+
+
+def tolerance(tags: Collection[str]) -> Decimal:
+    """How far apart numbers may be, as a share of the larger."""
+    return Decimal("0.25") if WIDE in tags else Decimal("0.05")
 
 
 def words(line: str) -> list[str]:
-    """What stands around the numbers, without the spaces that align them."""
+    """What is around the numbers, without the spaces that align them."""
     parts = NUMBER.split(line)
     for i in range(len(parts) - 1):
         parts[i] = parts[i].rstrip(" \t")
@@ -80,11 +83,10 @@ def difference(stored: str, now: str, tags: Collection[str] = ()) -> str:
     if EXACT in tags or words(stored) != words(now):
         return "the text differs"
     for a, b in zip(NUMBER.findall(stored), NUMBER.findall(now), strict=True):
-        if not agree(a, b, tags):
+        if not is_same(a, b, tags):
             if not (is_measured(a) or is_measured(b) or WIDE in tags):
                 return f"{b} is not {a}; integers must be the same"
-            share = RELATIVE_WIDE if WIDE in tags else RELATIVE
-            return f"{b} is not {a} within {share:.0%} or {UNITS} units of the last digit"
+            return f"{b} is not {a} within {tolerance(tags):.0%} or {UNITS} units of the last digit"
     return ""
 
 

@@ -8,7 +8,6 @@ The model is trained anew, which takes a minute, and gives other digits on each 
 """
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -146,33 +145,22 @@ def beam_tree(
                 is_stop=is_stop,
                 restrict=lambda _, logits: logits.index_fill(-1, never, -torch.inf),
             )
-    following_tokens = {}
+    rows = {}
     for text, log_probs in following.items():
         highest, ids = log_probs.index_fill(-1, never, -torch.inf).topk(WIDEST + 1)
-        tokens = tgt_tokenizer.labels(ids.tolist())
-        following_tokens[" ".join(tgt_tokenizer.labels(text))] = [
-            [token, round(log_prob, 4)]
-            for token, log_prob in zip(tokens, highest.tolist(), strict=True)
-        ]
+        rounded = [round(log_prob, 4) for log_prob in highest.tolist()]
+        row = map(list, zip(tgt_tokenizer.labels(ids.tolist()), rounded, strict=True))
+        rows[" ".join(tgt_tokenizer.labels(text))] = [*row]
     return {
         "source": source,
         "reference": mt.number_in_words(NUMBER, "de"),
         "longest": LONGEST,
         "end": tgt_tokenizer.special_tokens[tgt_tokenizer.eos_id],
-        "next": following_tokens,
+        "next": rows,
     }
 
 
-def write(name: str, content: Any) -> None:
-    """Write a data file in one step."""
-    path = FOLDER / f"{name}.json"
-    unfinished = path.with_suffix(".json.part")
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
-    print(f"{path.name}  {path.stat().st_size / 1000:.0f} kB")
-
-
 if __name__ == "__main__":
-    write("bpe_stepper", bpe_stepper())
-    write("beam_tree", beam_tree(*beginner()))
+    for name, content in (("bpe_stepper", bpe_stepper()), ("beam_tree", beam_tree(*beginner()))):
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")

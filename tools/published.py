@@ -1,4 +1,4 @@
-"""Compare published models with `transformers`: the real weights, for whoever has internet.
+"""Compare published models with `transformers`: the real weights, for readers with internet.
 
     python tools/published.py                                     every model in the list, 5 GB
     python tools/published.py openai-community/gpt2               these models
@@ -35,26 +35,18 @@ SAME = 1e-4  # of the largest logit
 
 @dataclass(frozen=True)
 class Model:
-    """A published model, and what is asked of it.
+    """A published model, and what is asked of it."""
 
-    Attributes:
-        name: on the Hugging Face Hub.
-        relative: our class.
-        parameters: how many it has, as configured, in millions.
-        download: what its weights take, about, in megabytes.
-        licence: as the Hub says.
-        text: what it reads; None for a picture.
-    """
-
-    name: str
-    relative: str
-    parameters: float
-    download: int
-    licence: str
-    text: str | None
+    name: str  # on the Hugging Face Hub
+    kind: str  # our class
+    parameters: float  # in millions, as configured
+    download: int  # megabytes of its weights, about
+    licence: str  # as the Hub says
+    text: str | None  # what it reads; None for a picture
 
 
-APACHE, SNOW = "Apache 2.0", "Snow is [MASK] and cold."
+APACHE = "Apache 2.0"
+SNOW = "Snow is [MASK] and cold."
 TO_GERMAN = "translate English to German: The house is small, but it has a garden."
 MODELS = (
     Model("openai-community/gpt2", "GPT2", 124.4, 548, "MIT", "The town lies between"),
@@ -63,43 +55,42 @@ MODELS = (
     Model("Qwen/Qwen3-0.6B", "Llama", 596.0, 1503, APACHE, "Bees make honey because"),
     Model("google-bert/bert-base-uncased", "BERTForMaskedLM", 109.5, 440, APACHE, SNOW),
     Model("distilbert/distilbert-base-uncased", "BERTForMaskedLM", 67.0, 268, APACHE, SNOW),
-    Model(
-        "FacebookAI/roberta-base", "BERTForMaskedLM", 124.7, 499, "MIT", "Snow is <mask> and cold."
-    ),
+    Model("FacebookAI/roberta-base", "BERTForMaskedLM", 124.7, 499, "MIT", "Snow is <mask>."),
     Model("google-t5/t5-small", "T5", 60.5, 242, APACHE, TO_GERMAN),
     Model("google/flan-t5-small", "T5", 77.0, 308, APACHE, "Answer: which animal barks?"),
     Model("Helsinki-NLP/opus-mt-de-en", "Marian", 73.9, 298, "CC BY 4.0", "Das Haus ist klein."),
     Model("facebook/bart-base", "BART", 139.5, 558, APACHE, "The house is <mask>, but old."),
     Model("google/vit-base-patch16-224", "ViT", 86.6, 346, APACHE, None),
 )
-AUTOMATIC = {
-    **dict.fromkeys(("GPT2", "Llama"), "AutoModelForCausalLM"),
-    **dict.fromkeys(("T5", "Marian", "BART"), "AutoModelForSeq2SeqLM"),
-    "BERTForMaskedLM": "AutoModelForMaskedLM",
-    "ViT": "AutoModelForImageClassification",
+TASKS = {
+    **dict.fromkeys(("GPT2", "Llama"), "CausalLM"),
+    **dict.fromkeys(("T5", "Marian", "BART"), "Seq2SeqLM"),
+    "BERTForMaskedLM": "MaskedLM",
+    "ViT": "ImageClassification",
 }
-"""For each class of ours the one of `transformers` that finds the right one."""
+"""What each class of ours is for, as `transformers` calls it: AutoModelForCausalLM reads GPT2."""
+
+
+def automatic(model: Model) -> Any:
+    """The class of `transformers` that finds the right one."""
+    return getattr(import_module("transformers"), f"AutoModelFor{TASKS[model.kind]}")
 
 
 class Pair:
     """A model of ours and the same one of `transformers`, with their tokenizers.
 
-    Args:
-        model: which one.
-        source: its name on the Hub, or a folder.
+    `source` is its name on the Hub, or a folder.
     """
 
     def __init__(self, model: Model, source: str) -> None:
-        transformers: Any = import_module("transformers")
-        self.kind = AUTOMATIC[model.relative].removeprefix("AutoModelFor")
-        relative = getattr(models, model.relative)
-        self.ours = relative.from_pretrained(source, dtype=torch.float32)
-        automatic = getattr(transformers, AUTOMATIC[model.relative])
-        self.theirs = automatic.from_pretrained(source, dtype=torch.float32).eval()
+        self.task = TASKS[model.kind]
+        self.ours = getattr(models, model.kind).from_pretrained(source, dtype=torch.float32)
+        self.theirs = automatic(model).from_pretrained(source, dtype=torch.float32).eval()
         self.start_id = getattr(self.theirs.config, "decoder_start_token_id", None)
         if model.text is not None:
+            tokenizers: Any = import_module("transformers").AutoTokenizer
             self.our_tokenizer = models.PublishedTokenizer.from_pretrained(source)
-            self.their_tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            self.their_tokenizer = tokenizers.from_pretrained(source)
 
     def token_ids(self, text: str) -> tuple[list[int], list[int]]:
         """The tokens of a text, ours and theirs."""
@@ -109,9 +100,9 @@ class Pair:
     @torch.inference_mode()
     def logits(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Of the same inputs, ours and theirs."""
-        if self.kind == "ImageClassification":
+        if self.task == "ImageClassification":
             return self.ours(inputs), self.theirs(pixel_values=inputs).logits
-        if self.kind != "Seq2SeqLM":
+        if self.task != "Seq2SeqLM":
             return self.ours(inputs), self.theirs(input_ids=inputs).logits
         target = torch.tensor([[self.start_id, *inputs[0, :4].tolist()]])
         theirs = self.theirs(input_ids=inputs, decoder_input_ids=target)
@@ -119,11 +110,11 @@ class Pair:
 
     def answers(self, inputs: Tensor, logits: tuple[Tensor, Tensor]) -> list[str]:
         """What each makes of the inputs, in words: ours and theirs."""
-        if self.kind == "ImageClassification":
+        if self.task == "ImageClassification":
             names = self.theirs.config.id2label
             return [names[int(found.argmax())] for found in logits]
         decode = self.our_tokenizer.decode
-        if self.kind == "MaskedLM":
+        if self.task == "MaskedLM":
             at = inputs[0] == self.our_tokenizer.mask_id
             best = (found[0, at][0].topk(5).indices.tolist() for found in logits)
             return [", ".join(decode([index]).strip() for index in ids) for ids in best]
@@ -136,7 +127,7 @@ class Pair:
         options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS}
         rules: dict[str, Any] = options | {"eos_token_id": stop_ids or None, "pad_token_id": 0}
         start = inputs.size(1)
-        if self.kind == "Seq2SeqLM":  # ours never writes padding
+        if self.task == "Seq2SeqLM":  # ours never writes padding
             rules |= {"pad_token_id": pad_id, "bad_words_ids": [[pad_id]]}
             rules["decoder_start_token_id"] = options["bos_id"] = self.start_id
             start = 1
@@ -191,23 +182,20 @@ def converted(model: Model, folder: Path) -> str:
     """A folder with the weights as `transformers` reads and writes them, and the tokenizer."""
     fetch = import_module("huggingface_hub").snapshot_download
     source = fetch(model.name, ignore_patterns=["*.msgpack", "*.h5", "*.ot", "*.onnx", "onnx/*"])
-    automatic = getattr(import_module("transformers"), AUTOMATIC[model.relative])
     for path in Path(source).iterdir():
         if path.suffix in (".json", ".spm", ".model", ".txt"):
             (folder / path.name).write_bytes(path.read_bytes())
-    automatic.from_pretrained(source).save_pretrained(folder)
+    automatic(model).from_pretrained(source).save_pretrained(folder)
     return str(folder)
 
 
 def table() -> str:
     """The list, as the page on published weights has it."""
-    lines = [
-        "| name | class | parameters | download | licence |",
-        "| --- | --- | ---: | ---: | --- |",
-    ]
+    lines = ["| name | class | parameters | download | licence |"]
+    lines.append("| --- | --- | ---: | ---: | --- |")
     for model in MODELS:
         size = f"{model.parameters:.1f} M | {model.download:,} MB"
-        lines.append(f"| `{model.name}` | `{model.relative}` | {size} | {model.licence} |")
+        lines.append(f"| `{model.name}` | `{model.kind}` | {size} | {model.licence} |")
     return "\n".join(lines)
 
 
@@ -230,7 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     num_same = 0
     for name, _, folder in named:
         model = known[name]
-        print(f"{name}: {model.relative}, {model.parameters:.1f} M parameters, {model.licence}")
+        print(f"{name}: {model.kind}, {model.parameters:.1f} M parameters, {model.licence}")
         same = attempt(model, folder, args.convert)
         print(f"  {'the same' if same else 'NOT the same'}", flush=True)
         num_same += same

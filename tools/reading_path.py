@@ -1,27 +1,24 @@
-"""How long each page is: words, visible lines of code, minutes.
+"""How long each page is: words, visible lines of code, minutes. Those who write chapters call it.
 
-    python tools/reading_path.py                 a table
-    python tools/reading_path.py 04_attention    the chapter as text
+    python tools/reading_path.py
 
 Exercises and further reading come after the path, the part that is read: they take no minutes. Code
 counts where its lines can be seen: cells that hide their input do not.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
-from notebooks import CHAPTERS, ROOT, is_bootstrap, read, tags
+from notebooks import CHAPTERS, is_bootstrap, read, tags
 
 MOST_WORDS = 3_000
 MOST_LINES = 300
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 40
 
-LOOKED_UP = ("api", "bibliography")
 AFTER_THE_PATH = ("Exercises", "Further reading")
 HEADING = re.compile(r"(#+) (.+)")
 FENCE = "```"
@@ -81,30 +78,18 @@ def path_of(nb: NotebookNode) -> Path:
 
 
 def main() -> None:
-    """Print the table, or the paths of the chapters named."""
-    if names := sys.argv[1:]:
-        for name in names:
-            for kind, text in parts(read(CHAPTERS / f"{name}.ipynb")):
-                print(f"{FENCE}python\n{text}\n{FENCE}\n" if kind == "code" else f"{text}\n")
-        return
+    """Print the table."""
     print(f"{'page':<40}{'words':>7}{'lines':>7}{'minutes':>9}   words of the path alone")
-    in_all = 0
-    for file in [
-        ROOT / "index.md",
-        *sorted(CHAPTERS.rglob("*.ipynb")),
-        *sorted(CHAPTERS.rglob("*.md")),
-    ]:
-        name = file.relative_to(ROOT).with_suffix("").as_posix()
+    for file in sorted([*CHAPTERS.rglob("*.ipynb"), *CHAPTERS.rglob("*.md")]):
+        name = file.relative_to(CHAPTERS).with_suffix("").as_posix()
         if file.suffix == ".md":
-            words, rest = words_of(file.read_text(encoding="utf-8")), ""
+            print(f"{name:<40}{words_of(file.read_text(encoding='utf-8')):>7}")
         else:
             nb = read(file)
             path = path_of(nb)
-            words = words_of("\n\n".join(c.source for c in nb.cells if c.cell_type == "markdown"))
-            rest = f"{path.lines:>7}{path.minutes:>9}   {path.words}"
-        in_all += 0 if file.stem.startswith(LOOKED_UP) else words
-        print(f"{name:<40}{words:>7}{rest}")
-    print(f"{in_all} words in all, without API and bibliography")
+            prose = "\n\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+            sizes = f"{words_of(prose):>7}{path.lines:>7}{path.minutes:>9}   {path.words}"
+            print(f"{name:<40}{sizes}")
 
 
 if __name__ == "__main__":

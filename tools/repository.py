@@ -1,14 +1,12 @@
 """Where the book lives: `_config.yml` says it once, this writes it everywhere else.
 
-    python tools/repository.py            write the address into the other files
-    python tools/repository.py --check    only say which files disagree; exit 1 if any does
+    python tools/repository.py    what somebody who moves the book calls; a test says if it is due
 
 The other files are those in `OTHER_FILES` (every link of theirs to GitHub or Colab is the
 project's own) and the first code cell of each chapter, which installs the package.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,14 +29,20 @@ OWN_LINK = re.compile(
 INSTALLED_FROM = re.compile(r"(?P<site>git\+https://github\.com)/[\w.-]+/[\w-]+(?P<page>)")
 
 
+def settings(root: Path) -> dict[str, str]:
+    """What `_config.yml` states of the repository."""
+    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    return dict(config["repository"])
+
+
 def url(root: Path = ROOT) -> str:
-    """The repository's address, as `_config.yml` states it."""
-    return str(_settings(root)["url"]).rstrip("/")
+    """The repository's address."""
+    return settings(root)["url"].rstrip("/")
 
 
 def branch(root: Path = ROOT) -> str:
-    """The branch that readers see, as `_config.yml` states it."""
-    return str(_settings(root)["branch"])
+    """The branch that readers see."""
+    return settings(root)["branch"]
 
 
 def slug(root: Path = ROOT) -> str:
@@ -54,43 +58,20 @@ def pages_url(root: Path = ROOT) -> str:
 
 def stale(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Yield each file that disagrees with `_config.yml`, and the text it should have."""
-    owner_and_name, shown = slug(root), branch(root)
 
     def corrected(link: re.Match[str]) -> str:
-        page = link["page"] and f"{link['page'].rsplit('/', 1)[0]}/{shown}"
-        return f"{link['site']}/{owner_and_name}{page or ''}"
+        page = link["page"] and f"{link['page'].rsplit('/', 1)[0]}/{branch(root)}"
+        return f"{link['site']}/{slug(root)}{page or ''}"
 
-    for path, link in _places(root):
+    places = [(root / name, OWN_LINK) for name in OTHER_FILES]
+    places += [(path, INSTALLED_FROM) for path in sorted((root / "chapters").rglob("*.ipynb"))]
+    for path, link in places:
         text = path.read_text(encoding="utf-8")
         if (agreed := link.sub(corrected, text)) != text:
             yield path, agreed
 
 
-def _settings(root: Path) -> dict[str, str]:
-    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
-    return config["repository"]
-
-
-def _places(root: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:
-    for name in OTHER_FILES:
-        yield root / name, OWN_LINK
-    for chapter in sorted((root / "chapters").rglob("*.ipynb")):
-        yield chapter, INSTALLED_FROM
-
-
-def main(arguments: list[str]) -> int:
-    """Write the address, or with `--check` only report; return the exit status."""
-    check = arguments == ["--check"]
-    if arguments and not check:
-        print(__doc__)
-        return 2
-    disagreeing = list(stale())
-    for path, text in disagreeing:
-        print(f"{path.relative_to(ROOT)}: {'disagrees with' if check else 'now says'} {url()}")
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    return 1 if check and disagreeing else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for path, text in stale():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: now says {url()}")

@@ -69,15 +69,9 @@ def test_example_of_the_page_prints_what_it_says(page, capsys):
 # --- failures -------------------------------------------------------------------------------------
 
 
-def test_many_devices_fail_as_one_that_fails_more_often():
-    generator = random.Random(0)
-    firsts = [min(generator.expovariate(1 / 900) for _ in range(30)) for _ in range(4000)]
-    assert sum(firsts) / 4000 == pytest.approx(900 / 30, rel=0.06)
-
-
 @pytest.mark.parametrize(
     ("interval", "save", "restart", "between"),
-    [(0.5, 0.02, 0.1, 3.1), (0.2, 0.1, 0.05, 0.9), (2.0, 0.01, 0.0, 5.0), (0.1, 0.05, 0.3, 0.4)],
+    [(0.5, 0.02, 0.1, 3.1), (2.0, 0.01, 0.0, 5.0), (0.1, 0.05, 0.3, 0.4)],
 )
 def test_simulation_agrees_with_the_formula(interval, save, restart, between):
     runs = [scale.simulate(interval, save, restart, between, 3000, seed) for seed in range(4)]
@@ -104,14 +98,6 @@ def test_best_interval_is_best(between):
     saving, repeating = scale.SAVE / best, best / 2 / between
     assert saving == pytest.approx(repeating)
     assert saving + repeating == pytest.approx(math.sqrt(2 * scale.SAVE / between))
-
-
-def test_simulated_minimum_is_where_the_rule_puts_it():
-    lost = read_json(scale.FILE)["lost"]
-    for devices, shares in lost.items():
-        found = min((y, x) for x, y in zip(scale.intervals(), shares, strict=True) if y is not None)
-        best = scale.best_interval(scale.SAVE, scale.DEVICE / int(devices))
-        assert 0.55 < found[1] / best < 1.8
 
 
 def test_figures_are_those_of_the_results():

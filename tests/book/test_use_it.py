@@ -59,22 +59,12 @@ def program(name):
     return found
 
 
-def test_page_has_the_programs_that_are_run_here():
-    assert len(PROGRAMS) == 5
-    others = [line for line in COMMANDS if not line.startswith(EXPORT)]
-    assert [line.split()[:2] for line in others[:1]] == [["pip", "install"]]
-    assert others[1] == "python -m minitransformer train"
-    assert [line.startswith(COMPARE) for line in others[2:]] == [True]
-    assert not any("minitransformer" in code for code in PROGRAMS)
-
-
 def test_readme_has_the_commands_of_the_page():
+    assert not any("minitransformer" in code for code in PROGRAMS)  # they run without the package
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     exports = [line for line in readme if line.startswith(EXPORT)]
-    assert len(exports) == 3
-    assert set(exports) < set(COMMANDS)
-    assert COMMANDS[0] in readme
     (compare,) = (line for line in readme if line.startswith(COMPARE))
+    assert set(exports) < set(COMMANDS)
     assert shlex.split(compare)[3:] == [exports[0].split()[4], *(e.split()[-1] for e in exports)]
     assert parser().parse_args(["translate", "one"]).checkpoint == Path(exports[0].split()[4])
 

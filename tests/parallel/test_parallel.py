@@ -118,18 +118,12 @@ def test_without_dropout_they_are_the_plain_trainer(outcomes, run):
 
 
 @EVERYTHING
-def test_tokens_in_a_file_are_those_of_the_texts(outcomes):
+@pytest.mark.parametrize(
+    ("run", "same"), [("tokens, fsdp", "letters, fsdp"), ("computed again", "copying, fsdp")]
+)
+def test_tokens_in_a_file_and_layers_computed_again_change_nothing(outcomes, run, same):
     for count in (1, 2, 4):
-        assert_equal_outcome(
-            outcomes(count, "tokens, fsdp")[0], outcomes(count, "letters, fsdp")[0]
-        )
-
-
-@EVERYTHING
-def test_computing_layers_again_changes_nothing(outcomes):
-    for count in (1, 2, 4):
-        again, once = (outcomes(count, run)[0] for run in ("computed again", "copying, fsdp"))
-        assert_equal_outcome(again, once)
+        assert_equal_outcome(outcomes(count, run)[0], outcomes(count, same)[0])
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
@@ -171,10 +165,7 @@ def test_gradient_is_that_of_the_whole_batch(kind, parts):
 @pytest.mark.parametrize("kind", ["copying", "letters"])
 @pytest.mark.parametrize("parts", [None, 3])
 def test_parts_are_what_the_plain_trainer_accumulates(kind, parts):
-    plain, trainer = (
-        TRAINERS[kind](gradient_accumulation_steps=3),
-        TRAINERS[kind](gradient_accumulation_steps=3),
-    )
+    plain, trainer = (TRAINERS[kind](gradient_accumulation_steps=3) for _ in range(2))
     plain.fit(progress=False)
     with join_processes() as processes:
         ParallelTrainer(trainer, processes, parts=parts).fit(progress=False)
@@ -247,42 +238,37 @@ def test_processes_with_different_trainers():
         assert "steps=7" in message
 
 
-def test_other_parts_than_accumulated_are_refused():
-    message = "parts must be the trainer's gradient_accumulation_steps=3, got 4"
+@pytest.mark.parametrize(
+    ("settings", "how", "message"),
+    [
+        (
+            {"gradient_accumulation_steps": 3},
+            {"parts": 4},
+            "parts must be the trainer's gradient_accumulation_steps=3, got 4",
+        ),
+        (
+            {"optimizer": "muon"},
+            {"engine": "fsdp"},
+            "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'",
+        ),
+        ({}, {"engine": "mpi"}, "engine must be .* got 'mpi'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, how, message):
     with join_processes() as processes, pytest.raises(ValueError, match=message):
-        ParallelTrainer(copying_trainer(gradient_accumulation_steps=3), processes, parts=4)
+        ParallelTrainer(copying_trainer(**settings), processes, **how)
 
 
-def test_muon_on_shares_is_refused():
-    message = "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'"
-    with join_processes() as processes, pytest.raises(ValueError, match=message):
-        ParallelTrainer(copying_trainer(optimizer="muon"), processes, "fsdp")
-
-
-def test_unknown_engine_is_refused():
-    with (
-        join_processes() as processes,
-        pytest.raises(ValueError, match=r"engine must be .* got 'mpi'"),
-    ):
-        ParallelTrainer(copying_trainer(), processes, "mpi")
-
-
-def test_pytorch_too_old_for_the_engine_is_told(monkeypatch):
+def test_pytorch_too_old_or_without_its_engine_is_told(monkeypatch):
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1"))
     message = "engine 'fsdp' needs PyTorch 2.6 or newer, got 2.5.1; engine 'ddp' does not"
     with join_processes() as processes, pytest.raises(ImportError, match=message):
         ParallelTrainer(copying_trainer(), processes, "fsdp")
-
-
-def test_pytorch_without_its_engine_is_told(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     with pytest.raises(ImportError, match=r"built here without torch\.distributed"):
         join_processes().__enter__()
 
 
 def test_time_limit_must_be_positive():
-    with (
-        pytest.raises(ValueError, match="time_limit must be above 0 seconds, got 0"),
-        join_processes(time_limit=0),
-    ):
-        pass
+    with pytest.raises(ValueError, match="time_limit must be above 0 seconds, got 0"):
+        join_processes(time_limit=0).__enter__()

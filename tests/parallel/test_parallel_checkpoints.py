@@ -4,9 +4,12 @@ Faults are real ones, of real processes on the loopback.
 """
 
 import os
+import re
 import resource
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -113,24 +116,7 @@ def test_gathered_file_is_what_the_plain_trainer_writes(tmp_path, straight):
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
-def test_training_goes_from_one_process_to_many_and_back(tmp_path, engine):
-    plain = copying_trainer(END, dropout=0.0)
-    plain.fit(progress=False)
-    begun = copying_trainer(END, dropout=0.0)
-    begun.fit(2, checkpoint=tmp_path / "file", progress=False)
-    trainer = Trainer.resume(tmp_path / "file", PAIRS)
-    with join_processes() as processes:
-        parallel = ParallelTrainer(trainer, processes, engine, parts=3)
-        parallel.fit(4, checkpoint=tmp_path / "shares", progress=False)
-    gather(tmp_path / "shares", tmp_path / "file")
-    resumed = Trainer.resume(tmp_path / "file", PAIRS)
-    assert resumed.step == 4
-    resumed.fit(progress=False)
-    assert_same_outcome(outcome(resumed), outcome(plain), BOUND)
-
-
-@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
-def test_average_goes_through_shares_too(tmp_path, engine):
+def test_training_with_an_average_goes_from_a_file_into_shares_and_back(tmp_path, engine):
     settings = {"dropout": 0.0, "ema_decay": 0.8, "optimizer": "adamw", "weight_decay": 0.1}
     plain, begun = (copying_trainer(END, **settings) for _ in range(2))
     plain.fit(progress=False)
@@ -138,7 +124,7 @@ def test_average_goes_through_shares_too(tmp_path, engine):
     for until in (3, 5):  # from a file into shares, and from shares into others
         trainer = Trainer.resume(tmp_path / "file", PAIRS)
         with join_processes() as processes:
-            parallel = ParallelTrainer(trainer, processes, engine)
+            parallel = ParallelTrainer(trainer, processes, engine, parts=3)
             parallel.fit(until, checkpoint=tmp_path / "shares", progress=False)
     gather(tmp_path / "shares", tmp_path / "file")
     resumed = Trainer.resume(tmp_path / "file", PAIRS)
@@ -158,11 +144,13 @@ def test_nothing_to_gather_is_told(tmp_path):
 # --- faults
 
 
+@dataclass
 class Trouble:
     """Something that happens to one process before it computes the loss of its part of a step."""
 
-    def __init__(self, rank, step):
-        self.rank, self.step = rank, step
+    rank: int
+    step: int
+    happens: Callable[[], None]
 
     def __call__(self, trainer, processes):
         if processes.rank == self.rank:
@@ -177,87 +165,73 @@ class Trouble:
             trainer.seed = troubled
 
 
-class Killed(Trouble):
-    def happens(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+@dataclass
+class KilledIn:
+    """A process dies at step 4 in a function of `checkpoints`."""
 
+    rank: int
+    name: str
 
-class Terminated(Trouble):
-    def happens(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+    def __call__(self, trainer, processes):
+        function = getattr(checkpoints, self.name)
 
-
-class Hanging(Trouble):
-    def happens(self):
-        time.sleep(LIMIT)
-
-
-class FullDisk(Trouble):
-    def happens(self):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-
-
-def killed_while_writing(trainer, processes):
-    """The first process dies when all shares are there, and half of the state."""
-    if processes.is_first:
-
-        def half(trainer, parts, unfinished, hashes):
+        def die(trainer, *others):
             if trainer.step == 4:
-                (unfinished / "state.json").write_text('{"state": ')
-                os.kill(os.getpid(), signal.SIGKILL)
-            finish(trainer, parts, unfinished, hashes)
+                if self.name == "finish":  # all shares are there, and half of the state
+                    (others[1] / "state.json").write_text('{"state": ')
+                kill()
+            return function(trainer, *others)
 
-        finish, checkpoints.finish = checkpoints.finish, half
+        if processes.rank == self.rank:
+            setattr(checkpoints, self.name, die)
 
 
-def killed_while_sharing(trainer, processes):
-    """Another process dies with its share on its way to the disk."""
-    if processes.rank == 1:
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
 
-        def die(*_):
-            if trainer.step == 4:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return tensors_of(trainer)
 
-        tensors_of, checkpoints.tensors_of = checkpoints.tensors_of, die
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def hang():
+    time.sleep(LIMIT)
+
+
+def fill_the_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+
+
+VAIN = "TimeoutError.*waited for process {} of 2 in vain"
+FULL = "OSError.*step-00000004 could not be written by process 1 of 2: .*File too large"
+STOPPED = "KeyboardInterrupt.*told to stop after step 3"
+DRILLS = {
+    "killed in a step": (Trouble(1, 4, kill), [VAIN.format(1), "EOFError"], 2),
+    "killed while writing": (KilledIn(0, "finish"), ["EOFError", VAIN.format(0)], 2),
+    "killed while sharing": (KilledIn(1, "tensors_of"), [VAIN.format(1), "EOFError"], 2),
+    "full disk": (Trouble(1, 4, fill_the_disk), [FULL, FULL], 2),
+    "told to stop": (Trouble(1, 3, terminate), [STOPPED, STOPPED], 3),
+}
+"""What happens, what each of two processes then says, and the step of the last checkpoint."""
 
 
 @pytest.mark.parametrize(
-    ("trouble", "victim", "saved"),
-    [
-        (Killed(rank=1, step=4), 1, 2),
-        pytest.param(killed_while_writing, 0, 2, marks=EVERYTHING),
-        pytest.param(killed_while_sharing, 1, 2, marks=EVERYTHING),
-    ],
-    ids=["in a step", "while writing", "while sharing"],
+    "drill",
+    [pytest.param(name, marks=EVERYTHING if i else ()) for i, name in enumerate(DRILLS)],
 )
-def test_killed_process_costs_the_steps_since_the_last_checkpoint(
-    tmp_path, straight, trouble, victim, saved
-):
+def test_trouble_costs_the_steps_since_the_last_checkpoint(tmp_path, straight, drill):
+    trouble, messages, saved = DRILLS[drill]
     results = together(2, train_one, *run(tmp_path, trouble=trouble), errors=True)
-    assert isinstance(results[victim], EOFError)
-    message = str(results[1 - victim])
-    assert isinstance(results[1 - victim], TimeoutError), message
-    assert f"waited for process {victim} of 2 in vain" in message
-    assert [path.name for path in checkpoints.checkpoints_in(tmp_path)] == [f"step-{saved:08d}"]
+    for result, message in zip(results, messages, strict=True):
+        assert re.search(message, repr(result), re.DOTALL), result
+    assert checkpoints.checkpoints_in(tmp_path)[-1].name == f"step-{saved:08d}"
     assert_equal_outcome(together(2, train_one, *run(tmp_path))[0], straight)
     assert names(tmp_path) == ["step-00000004", "step-00000006"]
 
 
 @EVERYTHING
-def test_full_disk_leaves_the_checkpoint_before_it(tmp_path, straight):
-    trouble = FullDisk(rank=1, step=4)
-    for error in together(2, train_one, *run(tmp_path, trouble=trouble), errors=True):
-        assert isinstance(error, OSError), error
-        assert "step-00000004 could not be written by process 1 of 2: " in str(error)
-        assert "File too large" in str(error)
-    assert names(tmp_path) == ["step-00000002"]
-    assert_equal_outcome(together(2, train_one, *run(tmp_path))[0], straight)
-
-
-@EVERYTHING
 def test_hanging_process_is_named_after_the_time_limit(tmp_path):
-    trouble = Hanging(rank=1, step=3)
+    trouble = Trouble(1, 3, hang)
     for limit in (2, 20, 200):  # where the machine has much else to do, 2 s are short for any step
         hung = run(tmp_path / str(limit), trouble=trouble)
         (error,) = together(2, train_one, *hung, limit, errors=True, wanted=1)
@@ -266,17 +240,6 @@ def test_hanging_process_is_named_after_the_time_limit(tmp_path):
             break
     message = f"process 0 waited for process 1 of 2 in vain, which ended or has hung for {limit} s"
     assert f"step 3: {message}" in str(error)
-
-
-@EVERYTHING
-def test_signal_to_one_process_ends_all_with_a_checkpoint(tmp_path, straight):
-    trouble = Terminated(rank=1, step=3)
-    for error in together(2, train_one, *run(tmp_path, trouble=trouble), errors=True):
-        assert isinstance(error, KeyboardInterrupt), error
-        assert str(error) == "told to stop after step 3"
-    assert names(tmp_path) == ["step-00000002", "step-00000003"]
-    found = together(2, train_one, *run(tmp_path))[0]
-    assert_equal_outcome(found, straight)
 
 
 @EVERYTHING
@@ -291,61 +254,57 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
 @EVERYTHING
 def test_wrong_number_of_processes_is_refused(tmp_path):
     together(2, train_one, *until(tmp_path, 2, parts=None))
+    message = "dealt in 2 parts, which 4 processes cannot share evenly; start one of [1, 2]"
     for error in together(4, train_one, *run(tmp_path, parts=None), errors=True):
         assert isinstance(error, ValueError), error
-        assert (
-            "dealt in 2 parts, which 4 processes cannot share evenly; start one of [1, 2]"
-            in str(error)
-        )
+        assert message in str(error)
+
+
+def come_or_stay_away():
+    if os.environ["RANK"] == "0":
+        with join_processes(time_limit=2):
+            pass
 
 
 @EVERYTHING
 def test_process_that_never_comes_is_told():
-    results = together(2, come_or_stay_away, errors=True)
-    assert isinstance(results[0], TimeoutError), results[0]
-    assert "not all 2 processes came within 2 seconds" in str(results[0])
+    error, _ = together(2, come_or_stay_away, errors=True)
+    assert isinstance(error, TimeoutError), error
+    assert "not all 2 processes came within 2 seconds" in str(error)
 
 
-def come_or_stay_away():
-    if os.environ["RANK"] == "1":
-        return
-    with join_processes(time_limit=2):
-        pass
+@pytest.fixture
+def saved(tmp_path):
+    """One process, and a folder with its checkpoint of step 2."""
+    with join_processes() as processes:
+        ParallelTrainer(copying_trainer(), processes).fit(2, checkpoint=tmp_path, progress=False)
+        yield processes, tmp_path
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "state.json"])
-def test_damaged_checkpoint_is_named(tmp_path, name):
-    with join_processes() as processes:
-        ParallelTrainer(copying_trainer(), processes).fit(2, checkpoint=tmp_path, progress=False)
-        path = tmp_path / "step-00000002" / name
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"{name} is damaged: its SHA-256 is"):
-            ParallelTrainer(copying_trainer(), processes).fit(checkpoint=tmp_path, progress=False)
-        with pytest.raises(ValueError, match=rf"{name} is damaged: its SHA-256 is"):
-            gather(tmp_path, tmp_path / "file")
+def test_damaged_checkpoint_is_named(saved, name):
+    processes, folder = saved
+    path = folder / "step-00000002" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    other = ParallelTrainer(copying_trainer(), processes)
+    with pytest.raises(ValueError, match=rf"{name} is damaged: its SHA-256 is"):
+        other.fit(checkpoint=folder, progress=False)
+    with pytest.raises(ValueError, match=rf"{name} is damaged: its SHA-256 is"):
+        gather(folder, folder / "file")
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "parts", "message"),
     [
-        ({"seed": 7}, r"its training is \{'seed': 5\}, not \{'seed': 7\}"),
-        ({"steps": 9}, r"its training is \{'steps': 6\}, not \{'steps': 9\}"),
-        ({"dropout": 0.1}, r"its model is \{'dropout': 0.3\}, not \{'dropout': 0.1\}"),
+        ({"seed": 7}, None, r"its training is \{'seed': 5\}, not \{'seed': 7\}"),
+        ({"dropout": 0.1}, None, r"its model is \{'dropout': 0.3\}, not \{'dropout': 0.1\}"),
+        ({}, 3, "has batches dealt in 1 parts, not in 3"),
     ],
 )
-def test_checkpoint_of_another_training_is_refused(tmp_path, changes, message):
-    with join_processes() as processes:
-        ParallelTrainer(copying_trainer(), processes).fit(2, checkpoint=tmp_path, progress=False)
-        other = ParallelTrainer(copying_trainer(**changes), processes)
-        with pytest.raises(ValueError, match=message):
-            other.fit(checkpoint=tmp_path, progress=False)
-
-
-def test_other_parts_than_those_of_the_checkpoint_are_refused(tmp_path):
-    with join_processes() as processes:
-        ParallelTrainer(copying_trainer(), processes).fit(2, checkpoint=tmp_path, progress=False)
-        other = ParallelTrainer(copying_trainer(), processes, parts=3)
-        with pytest.raises(ValueError, match="has batches dealt in 1 parts, not in 3"):
-            other.fit(checkpoint=tmp_path, progress=False)
+def test_checkpoint_of_another_training_is_refused(saved, changes, parts, message):
+    processes, folder = saved
+    other = ParallelTrainer(copying_trainer(**changes), processes, parts=parts)
+    with pytest.raises(ValueError, match=message):
+        other.fit(checkpoint=folder, progress=False)

@@ -61,48 +61,33 @@ def test_batches_are_those_of_the_texts(folder, epoch):
 def test_weights_are_those_of_the_texts_also_when_stopped(folder, tmp_path):
     plain = letters_trainer()
     plain.fit(progress=False)
-    for step in (4, 6):
-        trainer = file_trainer(folder)
-        with join_processes() as processes:
-            ParallelTrainer(trainer, processes).fit(
-                step, checkpoint=tmp_path / "to", progress=False
-            )
-    assert_equal_outcome(outcome(trainer), outcome(plain))
-
-
-@pytest.mark.slow
-def test_other_tokens_are_no_continuation(folder, tmp_path):
     write_tokens([*TEXTS, "d"], LETTERS, tmp_path / "other")
     with join_processes() as processes:
-        ParallelTrainer(file_trainer(folder), processes).fit(
-            2, checkpoint=tmp_path / "to", progress=False
-        )
+        for step in (4, 6):
+            trainer = file_trainer(folder)
+            parallel = ParallelTrainer(trainer, processes)
+            parallel.fit(step, checkpoint=tmp_path / "to", progress=False)
+        assert_equal_outcome(outcome(trainer), outcome(plain))
         other = ParallelTrainer(file_trainer(tmp_path / "other"), processes)
         with pytest.raises(ValueError, match="is of another training: its data is 56 tokens"):
             other.fit(checkpoint=tmp_path / "to", progress=False)
 
 
-def test_damaged_tokens_are_told(folder):
+def test_missing_and_damaged_tokens_are_told(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="there are no tokens in"):
+        TokenFile(tmp_path)
     path = folder / "tokens.bin"
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     with pytest.raises(ValueError, match=r"tokens\.bin is damaged: its SHA-256 is .*, expected"):
         TokenFile(folder)
 
 
-def test_missing_tokens_are_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there are no tokens in"):
-        TokenFile(tmp_path)
-
-
-def test_nothing_is_written_over(folder):
+def test_nothing_is_written_over_and_no_half_of_a_folder_stays(folder, tmp_path):
     with pytest.raises(FileExistsError, match="is there already"):
         write_tokens(TEXTS, LETTERS, folder)
-
-
-def test_text_that_is_none_leaves_no_folder(tmp_path):
     with pytest.raises((AttributeError, TypeError)):
-        write_tokens(["a", None], LETTERS, tmp_path / "tokens")
-    assert os.listdir(tmp_path) == []
+        write_tokens(["a", None], LETTERS, tmp_path / "none")
+    assert os.listdir(tmp_path) == ["tokens"]
 
 
 def test_blank_lines_part_texts(tmp_path):
