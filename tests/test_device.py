@@ -25,14 +25,12 @@ from helpers import (
 )
 
 from minitransformer import (
-    DecoderOnlyTransformer,
     Dropout,
     LanguageModelTrainer,
     TextGenerator,
     Trainer,
     TrainingConfig,
     Transformer,
-    TransformerConfig,
     Translator,
     causal_mask,
     generate,
@@ -50,38 +48,30 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 1e-4
 
 
-def loss_and_gradients(model, *ids):
-    loss = next_token_loss(model, *ids, smoothing=0.1)
-    loss.backward()
-    return loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
 def kinds(changes):
     """Both models with these changes, each with inputs for its loss."""
     shifted = TGT_IDS.roll(-1, dims=1)
     shifted[:, -1] = 0
-    return (
-        (small_model(**changes), (SRC_IDS, TGT_IDS, shifted)),
-        (decoder_only_model(**changes), (TGT_IDS, shifted)),
-    )
+    yield small_model(**changes), (SRC_IDS, TGT_IDS, shifted)
+    yield decoder_only_model(**changes), (TGT_IDS, shifted)
 
 
 @each_model
 def test_logits_and_gradients(device, changes):
     for model, ids in kinds(changes):
         there, moved = copy.deepcopy(model).to(device), [part.to(device) for part in ids]
-        with torch.no_grad():
-            logits = there(*moved[:-1])
-        assert logits.device == device
-        assert_same(logits.cpu(), model(*ids[:-1]).detach(), TOLERANCE)
-
-        loss, gradients = loss_and_gradients(model, *ids)
-        loss_there, gradients_there = loss_and_gradients(there, *moved)
-        assert_same(loss_there.cpu(), loss, TOLERANCE)
-        assert gradients_there.keys() == gradients.keys()
-        for name, gradient in gradients.items():
-            assert gradients_there[name].device == device
-            assert_same(gradients_there[name].cpu(), gradient, TOLERANCE)
+        for ours, theirs in (
+            (model(*ids[:-1]), there(*moved[:-1])),
+            (next_token_loss(model, *ids), next_token_loss(there, *moved)),
+        ):
+            assert theirs.device == device
+            assert_same(theirs.detach().cpu(), ours.detach(), TOLERANCE)
+        ours.backward()
+        theirs.backward()
+        for parameter, moved in zip(model.parameters(), there.parameters(), strict=True):
+            assert moved.grad is None or moved.grad.device == device
+            gradient = None if moved.grad is None else moved.grad.cpu()
+            assert_same(gradient, parameter.grad, TOLERANCE)
 
 
 @each_model
@@ -107,21 +97,16 @@ def test_drawn_texts_follow_the_generator(device):
     assert not torch.equal(texts[0], texts[2])
 
 
+PADDING = torch.arange(7) < torch.tensor([[[[7]]], [[[4]]]])
+MASKS = {"none": None, "causal": "causal", "built": causal_mask(5, 7), "padding": PADDING}
+MASKS["empty row"] = PADDING & (torch.arange(5) != 2)[:, None]
+
+
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["none", "causal", "built", "padding", "empty row"])
-def test_attention(device, backend, dtype, kind):
-    b, h, q, k, e = 2, 3, 5, 7, 8
-    shapes = [(b, h, q, e), (b, h, k, e), (b, h, k, e)]
-    inputs = [randn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    padding = torch.arange(k) < torch.tensor([[[[7]]], [[[4]]]])
-    mask = {
-        "none": None,
-        "causal": "causal",
-        "built": causal_mask(q, k),
-        "padding": padding,
-        "empty row": padding & (torch.arange(q) != 2)[:, None],
-    }[kind]
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_attention(device, backend, dtype, mask):
+    inputs = [randn(2, 3, n, 8, seed=seed) for seed, n in enumerate((5, 7, 7))]
     there = mask.to(device) if isinstance(mask, torch.Tensor) else mask
     moved = [x.to(device, dtype) for x in inputs]
     output = scaled_dot_product_attention(*moved, there, backend=backend)
@@ -161,31 +146,21 @@ SETTINGS = {
 """Changes to `TrainingConfig`."""
 
 
-def language_model(trainer):
-    """A translator's tokenizer of targets, and a model that writes its tokens."""
-    words = trainer.tokenizers["tgt"]
-    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "max_len": 16, "dropout": 0.0}
-    config = TransformerConfig.decoder_only(words.vocab_size, **sizes)
-    return words, DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
-
-
-def trainers(device, kind, settings):
-    """Two trainers with one kind of texts, on the CPU and on the device."""
-    config = TrainingConfig(steps=4, batch_size=4, warmup_steps=2, context_length=8, **settings)
-    for place in ("cpu", device):
-        made = copying_trainer(dropout=0.0)
-        if kind is Trainer:
-            yield Trainer(made.model.to(place), PAIRS, *made.tokenizers.values(), config)
-        else:
-            words, model = language_model(made)
-            yield LanguageModelTrainer(model.to(place), TEXTS * 3, words, config)
+def trainer_on(device, kind, config, dropout=0.0):
+    """A trainer with one kind of texts, always the same one, on a device."""
+    made = copying_trainer(dropout=dropout)
+    if kind is Trainer:
+        return Trainer(made.model.to(device), PAIRS, *made.tokenizers.values(), config)
+    model, words = decoder_only_model().to(device), made.tokenizers["tgt"]
+    return LanguageModelTrainer(model, TEXTS * 3, words, config)
 
 
 @pytest.mark.parametrize("kind", [Trainer, LanguageModelTrainer])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_training(device, kind, settings, tmp_path):
     """The same losses, weights and averages, and where it was interrupted it goes on there."""
-    here, there = trainers(device, kind, settings)
+    config = TrainingConfig(steps=4, batch_size=4, warmup_steps=2, context_length=8, **settings)
+    here, there = (trainer_on(place, kind, config) for place in ("cpu", device))
     tolerance = 2e-2 if "precision" in settings else 10 * TOLERANCE
     here.fit(progress=False)
     there.fit(2, progress=False)
@@ -205,11 +180,8 @@ def test_training(device, kind, settings, tmp_path):
 
 def test_dropout_is_drawn_there(device, tmp_path):
     """Resumed, the training ends at the same weights; and what it saved is read on the CPU."""
-    whole, begun = copying_trainer(), copying_trainer()
-    for trainer in (whole, begun):
-        trainer.__init__(
-            trainer.model.to(device), PAIRS, *trainer.tokenizers.values(), trainer.config
-        )
+    config = copying_trainer().config
+    whole, begun = (trainer_on(device, Trainer, config, dropout=0.3) for _ in range(2))
     whole.fit(progress=False)
     begun.fit(3, progress=False)
     begun.save(tmp_path / "a.safetensors")
@@ -225,11 +197,8 @@ def test_folder_is_read_there(device, tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
     there = Transformer.from_pretrained(tmp_path, device)
-    assert_same(
-        there(SRC_IDS.to(device), TGT_IDS.to(device)).detach().cpu(),
-        model(SRC_IDS, TGT_IDS).detach(),
-        TOLERANCE,
-    )
+    logits = there(SRC_IDS.to(device), TGT_IDS.to(device))
+    assert_same(logits.detach().cpu(), model(SRC_IDS, TGT_IDS).detach(), TOLERANCE)
 
 
 def test_texts_are_translated_and_scored(device, trained):
@@ -239,9 +208,9 @@ def test_texts_are_translated_and_scored(device, trained):
     assert there.exact_match(PAIRS) == 1.0
     assert there.translate(["b c", "d"], num_beams=2) == ["c b", "d"]
     assert there.held_out_loss(PAIRS) == pytest.approx(here.held_out_loss(PAIRS), rel=TOLERANCE)
-    words, model = language_model(trained)
-    here = TextGenerator(model, words)
-    there = TextGenerator(copy.deepcopy(model).to(device), words)
+    words = trained.tokenizers["tgt"]
+    here = TextGenerator(decoder_only_model(), words)
+    there = TextGenerator(decoder_only_model().to(device), words)
     assert there.complete(["a b", "c"]) == here.complete(["a b", "c"])
     expected = here.bits_per_character(TEXTS, context_length=8)
     assert there.bits_per_character(TEXTS, context_length=8) == pytest.approx(expected, 1e-4)
