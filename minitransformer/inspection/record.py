@@ -68,24 +68,22 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         {'': (3, 2)}
     """
     maps: dict[str, Tensor] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, ScaledDotProductAttention):
-            owner = name.rpartition(".")[0]
 
-            def record(core: Any, args: Any, named: Any, owner: str = owner) -> None:
-                names = ("query", "key", "value", "mask", "bias")
-                inputs = dict(zip(names, args, strict=False)) | named
-                inputs.pop("value")
-                with torch.no_grad():
-                    maps[owner] = attention_weights(**inputs, scale=core.scale)
+    def record(
+        owner: str, core: ScaledDotProductAttention, args: tuple[Tensor, ...], named: dict[str, Any]
+    ) -> None:
+        names = ("query", "key", "value", "mask", "bias")
+        inputs = dict(zip(names, args, strict=False)) | named
+        inputs.pop("value")
+        with torch.no_grad():
+            maps[owner] = attention_weights(**inputs, scale=core.scale)
 
-            handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, ScaledDotProductAttention):
+                hook = partial(record, name.rpartition(".")[0])
+                hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
         yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class TracedTensor(NamedTuple):
