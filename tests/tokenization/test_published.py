@@ -126,6 +126,11 @@ SAID = {
         ("gpt2", {}, {"bos": 0, "eos": 0}),
         ("gpt2", {"config_json": {"bos_token_id": 0, "eos_token_id": 5}}, {"bos": 0, "eos": 5}),
         ("gpt2", {"config_json": {"pad_token_id": -1, "eos_token_id": [0]}}, {"bos": 0, "eos": 0}),
+        (
+            "gpt2",
+            {"config_json": {"pad_token_id": 0, "mask_token_id": 800}},
+            {"bos": 0, "eos": 0, "pad": 0},
+        ),
         ("bert", {}, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}),
         ("llama2", {}, {"unk": 0, "bos": 1, "eos": 2}),
         ("llama2", SAID, {"bos": 1, "eos": 2, "unk": 0}),
@@ -176,6 +181,7 @@ def test_ids_are_those_of_the_library_sentencepiece(make, tmp_path):
     (file,) = make(tmp_path).glob("*.model")
     ours = PublishedTokenizer.from_pretrained(tmp_path)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    assert ours.vocab_size == theirs.get_piece_size() + 100 * (make is t5_folder)
     for text in TEXTS:
         ids = theirs.encode(text)
         assert ours.encode(text, parse_special=False) == ids
