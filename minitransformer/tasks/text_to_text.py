@@ -23,22 +23,16 @@ ADJECTIVE_WORDS = frozenset(adjective.en for adjective in ADJECTIVES)
 in_words = cache(number_in_words)  # few numbers are drawn often
 
 
-def draw_number(generator: random.Random) -> tuple[str, str]:
-    """A number of at most three digits in English and in German words."""
-    number = generator.randrange(1000)
-    return in_words(number, "en"), in_words(number, "de")
-
-
 def to_german(generator: random.Random) -> TextPair:
-    """An English number in German."""
-    english, german = draw_number(generator)
-    return TextPair(f"number to German: {english}", german)
+    """An English number below 1000 in German."""
+    number = generator.randrange(1000)
+    return TextPair(f"number to German: {in_words(number, 'en')}", in_words(number, "de"))
 
 
 def to_english(generator: random.Random) -> TextPair:
-    """A German number in English."""
-    english, german = draw_number(generator)
-    return TextPair(f"number to English: {german}", english)
+    """A German number below 1000 in English."""
+    number = generator.randrange(1000)
+    return TextPair(f"number to English: {in_words(number, 'de')}", in_words(number, "en"))
 
 
 def reverse(generator: random.Random) -> TextPair:
