@@ -1,4 +1,4 @@
-"""A Sphinx extension that links the pages with each other, where nobody should do it by hand.
+"""A Sphinx extension that adds links between the pages; `_config.yml` loads it.
 
 - A chapter ends on the modules it builds, and on the versions that ran it.
 - The first use of a glossary's word in a chapter leads to the glossary, unless the chapter is the

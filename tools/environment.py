@@ -1,4 +1,4 @@
-"""Virtual environments: what is in them, and how they are made. Needs nothing installed."""
+"""Make virtual environments, for the other tools; needs nothing installed."""
 
 from __future__ import annotations  # so that an older Python can read it
 

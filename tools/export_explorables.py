@@ -1,10 +1,10 @@
 """Compute what two explorables of the website show, and write it beside them.
 
-    python tools/export_explorables.py
+    python tools/export_explorables.py    when the package computes something else; a test says so
 
 The other explorables compute in the browser what they show. These two need what chapters 1 and 10
 learn: the merges of a text, and the probabilities of a trained model. A test computes it again.
-The model is trained anew, which takes a minute, and gives other digits on each kind of processor.
+Training the model takes a minute, and gives other digits on each kind of processor.
 """
 
 import json

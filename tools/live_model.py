@@ -34,14 +34,14 @@ EXAMPLES = {
 
 
 class NextToken(nn.Module):
-    """What the plain loop of chapter 10 needs of a model, for one source and one beginning."""
+    """What the plain loop of chapter 10 needs: scores of the next token, and attention weights."""
 
     def __init__(self, model: mt.Transformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Score the token that follows, and tell where every head has looked.
+        """Score the token that follows, and return the attention weights of every head.
 
         Args:
             source: ids, (1, s), int32.

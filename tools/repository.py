@@ -1,6 +1,6 @@
 """Where the book lives: `_config.yml` says it once, this writes it everywhere else.
 
-    python tools/repository.py    what somebody who moves the book calls; a test says if it is due
+    python tools/repository.py    after the book has moved; a test says if it is due
 
 The other files are those in `OTHER_FILES` (every link of theirs to GitHub or Colab is the
 project's own) and the first code cell of each chapter, which installs the package.

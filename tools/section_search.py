@@ -1,6 +1,6 @@
-"""A Sphinx extension: a search that finds sections, ranked and small, by Pagefind.
+"""A Sphinx extension: a search for sections by Pagefind; `_config.yml` loads it.
 
-Each section of each page is a record of its own, so that a result leads to the place and not to
+Each section of each page is a separate record, so that a result leads to the place and not to
 the top of a long page. `_static/search.mjs` asks; where a page is opened as a file, a browser
 loads no module, and Sphinx's own search answers.
 """
@@ -68,7 +68,7 @@ def write(site: Path) -> None:
         options = ["--site", folder, "--output-path", str(site / "pagefind")]
         options += ["--force-language", "en", "--quiet"]
         subprocess.run([sys.executable, "-m", "pagefind", *options], check=True)
-    for part in (site / "pagefind").glob("pagefind-*ui*"):  # forms of its own, not used here
+    for part in (site / "pagefind").glob("pagefind-*ui*"):  # its own forms, not used here
         part.unlink()
 
 

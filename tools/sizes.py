@@ -1,4 +1,4 @@
-"""How long the parts of the project are, and the classes and functions that chapters show.
+"""How long the folders are, and the classes and functions that chapters show; a test asks, too.
 
     python tools/sizes.py
 

@@ -101,7 +101,7 @@ def specification(model: Any, vocabularies: Sequence[Sequence[str]]) -> Any:
         spec.register_source_vocabulary(list(vocabularies[0]))
         spec.register_target_vocabulary(list(vocabularies[1]))
         spec.config.decoder_start_token = vocabularies[1][1]
-        spec.config.add_source_eos = False  # as `generate`: whoever asks ends the source
+        spec.config.add_source_eos = False  # as `generate`: the caller ends the source
     else:
         set_embedding(decoder, decoder.embeddings, model.embedding, model)
         spec = specs.TransformerDecoderModelSpec(decoder)

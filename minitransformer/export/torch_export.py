@@ -206,7 +206,7 @@ def doubled(table: Tensor) -> Tensor:
 
 
 def to_torch(model: Exportable, folder: str | os.PathLike[str]) -> None:
-    """Write graphs that ``torch.export.load`` reads, each a file of its own: `encoder.pt2`, ...
+    """Write graphs that ``torch.export.load`` reads, one file each: `encoder.pt2`, ...
 
     Args:
         model: a `Translator` or a `TextGenerator`, whose tokenizers are written too; or a model

@@ -1,6 +1,6 @@
 """Checkpoints of which every process writes its share, through `torch.distributed.checkpoint`.
 
-A folder holds the last two, each a folder of its own:
+A folder holds the last two, each in a folder:
 
     numbers.shares/step-00000050/  .metadata  __0_0.distcp  __1_0.distcp  state.json
     numbers.shares/step-00000100/  ...
@@ -8,8 +8,8 @@ A folder holds the last two, each a folder of its own:
 The tensors have the names that they have in a trainer's single file, and `state.json` holds the
 state of that file. So `gather` makes one of the other, and any number of processes can go on.
 
-Load only what you or somebody you trust has written: `.metadata` is a pickle, which PyTorch
-executes. The single file holds numbers and text only.
+Load only checkpoints that you trust: `.metadata` is a pickle, which PyTorch executes. The single
+file holds numbers and text only.
 """
 
 import hashlib

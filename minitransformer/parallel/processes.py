@@ -114,9 +114,9 @@ class Processes:
 def name_of_start(store: Any, rank: int, count: int, limit: timedelta) -> str:
     """A name that the processes which start now share, and none before them had.
 
-    `torchrun` gives those that it restarts the store that the killed ones had, in which the killed
-    ones' addresses still stand. So each asks under a new name; the first one answers whatever is
-    asked, old questions too, until all have heard it. A RuntimeError, if not all come in time.
+    Processes that `torchrun` restarts get the store of the killed ones, with their addresses in it.
+    So each asks under a new name; the first one answers all questions, old ones too, until every
+    process has heard it. A RuntimeError, if not all come in time.
     """
     if rank > 0:
         question = token_hex(8)

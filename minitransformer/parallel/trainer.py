@@ -60,28 +60,28 @@ def check_parts(parts: int, count: int) -> None:
 class ParallelTrainer(Trainer):
     """Trains what a trainer trains, on all processes together.
 
-    Every batch is that of the trainer, and is dealt in `parts`: row i goes to part i mod parts,
-    part p to process p mod count, which computes its parts one after the other. So four parts are
-    one step of four processes, of two, or of one. The random numbers of a part are a function of
-    (seed, step, part), whoever computes it.
+    Each batch is the trainer's, split into `parts`: row i belongs to part i mod parts, part p to
+    process p mod count, which computes its parts one after the other. So four parts are one step on
+    four processes, on two, or on one. The random numbers of a part are a function of
+    (seed, step, part), in any process.
 
-    The loss of a batch is the mean over its tokens, so each part counts as much as it has tokens
-    (`in_parts`). The engines add up gradients over the processes and divide by their number, hence
-    the product with that number before the backward pass.
+    The loss of a batch is the mean over its tokens, so each part is weighted by its number of
+    tokens (`in_parts`). The engines average gradients over the processes, so the loss is multiplied
+    by their number before the backward pass.
 
-    `fit` is the trainer's. Its checkpoint is a folder, in which each process writes its share. If
-    that is further than the trainer, `fit` goes on from there: the same program, started again,
-    loses only the steps since the last checkpoint. A signal to stop, to any process, stops all
-    after the same step. Callbacks are called in all processes.
+    The checkpoint of `fit` is a folder, in which each process writes its share. If it is ahead of
+    the trainer, `fit` resumes from it: the same program, started again, loses only the steps since
+    the last checkpoint. A signal to stop, to any process, stops all after the same step. Callbacks
+    are called in all processes.
 
-    With one part the weights are those of the trainer itself; with the same parts they are the
-    same on any number of processes; without dropout the parts make no difference. All to rounding.
+    To rounding, the final weights with one part are those of the trainer itself; with the same
+    parts they are the same on any number of processes; without dropout, with any parts.
 
     Args:
         trainer: a `Trainer` or `LanguageModelTrainer`, begun or resumed, the same in all processes.
         processes: from `join_processes`.
         engine: "ddp", each has the whole model; or "fsdp", a share of it and the optimiser's state.
-        parts: into how many each batch is dealt, a multiple of the number of processes. When left
+        parts: into how many each batch is split, a multiple of the number of processes. When left
             out: the trainer's `gradient_accumulation_steps`; if that is 1, one a process.
         recompute: compute each layer again in the backward pass, to keep less in memory.
         compiled: have PyTorch compile the layers.
@@ -148,8 +148,8 @@ class ParallelTrainer(Trainer):
             self.module = DistributedDataParallel(self.module)
         else:
             self.share_out()
-        # Whoever lets go of the group last waits for its threads. DDP does so without letting them
-        # finish, and may wait for ever. So this comes after `module`, and is let go of after it.
+        # The last reference to the group waits for its threads, and DDP's might wait for ever.
+        # So this one is made after `module`, and is released after it.
         self.group = dist.group.WORLD
 
     def share_out(self) -> None:
