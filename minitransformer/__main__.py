@@ -12,6 +12,7 @@ python -m minitransformer plan number-words.safetensors --tokens 1e9 --hardware 
 
 import argparse
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 from minitransformer import __version__, export, parallel
+from minitransformer.exercises import check
 from minitransformer.files import new_folder
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.transformer import DecoderOnlyTransformer
@@ -216,6 +218,17 @@ def export_model(args: argparse.Namespace) -> None:
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
 
 
+def check_exercises(args: argparse.Namespace) -> None:
+    """Check a file's answers to a chapter's exercises, and say what has been solved."""
+    mine = runpy.run_path(str(args.file))
+    chapter = getattr(check, args.chapter)
+    for name in dir(chapter):
+        if (exercise := getattr(chapter, name)).function in mine:
+            print(f"{name}: ", end="")
+            exercise(mine[exercise.function])
+    check.progress(args.chapter)
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     main_parser = argparse.ArgumentParser(
@@ -283,6 +296,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("folder", type=Path, help="a new one")
     sub.add_argument("--quantization", help='of ctranslate2, such as "int8"')
     sub.set_defaults(run=export_model)
+
+    sub = command("exercises", help="check your answers to the exercises of a chapter")
+    sub.add_argument("chapter", choices=dir(check))
+    sub.add_argument("file", type=Path, help="Python, with functions called as in the chapter")
+    sub.set_defaults(run=check_exercises)
     return main_parser
 
 

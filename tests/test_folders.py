@@ -11,7 +11,7 @@ import minitransformer
 PACKAGE = Path(minitransformer.__file__).parent
 ORDER = ["checks", "files", "tokenization", "layers", "inspection", "efficient_attention", "models"]
 ORDER += ["fast", "inference", "training", "diagnosis", "planning", "tasks", "plotting", "export"]
-ORDER += ["parallel"]
+ORDER += ["parallel", "exercises"]
 """Folders, and modules beside them: each may import what stands before it."""
 
 
