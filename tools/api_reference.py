@@ -1,4 +1,8 @@
-"""A Sphinx extension for the API reference: what docstrings and signatures name becomes links.
+"""A Sphinx extension for the API reference: it writes the pages, and links what docstrings name.
+
+In `chapters/reference/api_*.md`, a block `{api} layers` becomes the modules of that folder that
+have public names, in the order of the chapters that build them, so no page changes when a module
+is added, renamed or moved.
 
 Docstrings are written to be read as they are. On the page, "chapter 4" links to that chapter, the
 name of something public to its entry, and a type of another project to that project's pages.
@@ -6,25 +10,59 @@ Their addresses are in `tools/inventories`, in the first and readable version of
 so that a build needs no network. A name that nothing resolves is a warning, which fails the build.
 """
 
+import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
+from pkgutil import iter_modules, resolve_name
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+
+import minitransformer
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = {int(path.name[:2]): path.stem for path in (ROOT / "chapters").glob("[0-9]*.ipynb")}
-MODULES = [
-    import_module(name)
-    for page in sorted((ROOT / "chapters" / "reference").glob("api*.md"))
-    for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
-]
-"""The modules that have an entry."""
+REFERENCE = "chapters/reference/"
+BLOCK = re.compile(r"^```\{api\} (\w+)\n```$", re.MULTILINE)
+BUILT_IN = re.compile(r"^Built in chapters? (\d+)", re.MULTILINE)
+
+
+def modules_of(folder: str) -> list[ModuleType]:
+    """The modules of a folder with names that users import, or the module of that name."""
+    place = import_module(f"minitransformer.{folder}")
+    if not hasattr(place, "__path__"):
+        return [place]
+    parts = iter_modules(place.__path__, f"{place.__name__}.")
+    modules = [import_module(part.name) for part in parts]
+    modules = [module for module in modules if hasattr(module, "__all__")]
+    if hasattr(place, "__all__"):
+        offered = {*place.__all__, *minitransformer.__all__}
+        modules = [module for module in modules if offered & {*module.__all__}]
+    return sorted(modules, key=first_chapter)
+
+
+def first_chapter(module: ModuleType) -> int:
+    """The number of the chapter that builds the module, after all others where none does."""
+    built = BUILT_IN.search(module.__doc__ or "")
+    return int(built[1]) if built else len(CHAPTERS)
+
+
+FOLDERS = {
+    part.name: modules_of(part.name)
+    for part in iter_modules(minitransformer.__path__)
+    if part.name != "__main__"
+    and (part.ispkg or hasattr(import_module(f"minitransformer.{part.name}"), "__all__"))
+}
+"""Folders of the package, and modules beside them, with the modules that have an entry."""
+MODULES = [module for modules in FOLDERS.values() for module in modules]
 PUBLIC = {name: f"{module.__name__}.{name}" for module in MODULES for name in module.__all__}
 """Each public name, and the name under which it has its entry."""
 
@@ -36,6 +74,9 @@ ALIASES = {
 }
 """Types by the name that a signature has for them, and the name under which they are documented."""
 
+INHERITED = {"from_pretrained", "save_pretrained"}
+"""What is described where a class inherits it, too."""
+
 TORCH_MODULE = re.compile(r"torch\.nn\.modules\.\w+\.")
 CHAPTER_NUMBER = re.compile(r"\bchapter (\d+)|(?<=\bchapters )(\d+)(?: and (\d+))?")
 QUOTED_OR_BAR = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)|\|")
@@ -44,12 +85,58 @@ PARAMETERS = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*?</dd>\n)+)</dl>
 PARAMETER = re.compile(r"<dd>(.*?)</dd>")
 
 
-def with_links(line: str) -> str:
+def entries(folder: str) -> Iterator[str]:
+    """The part of a page with the entries of a folder, in Markdown.
+
+    A module's docstring is Markdown, because it may have a table; docstrings of names are not.
+    """
+    place = import_module(f"minitransformer.{folder}")
+    modules = FOLDERS[folder]
+    if modules != [place]:
+        yield f"{in_markdown(inspect.getdoc(place) or '')}\n"
+    for module in modules:
+        yield f"## `{module.__name__.removeprefix('minitransformer.')}`\n"
+        yield f"{in_markdown(inspect.getdoc(module) or '')}\n"
+        yield f"```{{eval-rst}}\n.. automodule:: {module.__name__}\n```\n"
+
+
+def described_elsewhere() -> Iterator[str]:
+    """The classes from which others inherit members without an entry of their own for each."""
+    for target in PUBLIC.values():
+        if isinstance(cls := resolve_name(target), type):
+            for base in cls.__mro__:
+                if base.__name__ in PUBLIC or not base.__module__.startswith("minitransformer."):
+                    yield base.__name__
+
+
+def configure(app: Sphinx, config: Config) -> None:
+    """Describe what a class inherits from a class without an entry."""
+    config.autodoc_default_options["inherited-members"] = ",".join({*described_elsewhere()})
+
+
+def write_entries(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the entries in place of the blocks that ask for them."""
+    if page.startswith(REFERENCE):
+        source[0] = BLOCK.sub(lambda block: "\n".join(entries(block[1])), source[0])
+
+
+def in_markdown(docstring: str) -> str:
+    """A module's docstring with the links of Markdown."""
+
+    def as_role(link: re.Match[str]) -> str:
+        return f"{{{link[1]}}}`{link[2]}`"
+
+    links = "\n".join(with_links(line, bar="|") for line in docstring.splitlines())
+    links = links.replace("``", "`").replace("\\ ", "")
+    return re.sub(r":(py:obj|doc):`([^`]+)`", as_role, links)
+
+
+def with_links(line: str, bar: str = r"\|") -> str:
     """A line of a docstring as reStructuredText."""
 
     def quoted(match: re.Match[str]) -> str:
         if match[0] == "|":
-            return r"\|"
+            return bar
         name, following = match[1], match[2]
         if target := entry_of(name):
             link = f":py:obj:`{name} <{target}>`"
@@ -85,9 +172,9 @@ def prepare_docstring(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Turn a docstring into reStructuredText, in place; its examples stay as they are."""
-    if FIELD.fullmatch("".join(lines).strip()):
-        lines.clear()  # what Python says of a field without a docstring says nothing
-    elif what == "attribute" and lines:
+    if what == "module" or FIELD.fullmatch("".join(lines).strip()):
+        lines.clear()  # a module's is in Markdown; a field's without a docstring says nothing
+    elif what in ("attribute", "data", "property") and lines:
         # On one line, napoleon takes what stands before a colon for a type.
         lines[:1] = lines[0].replace(": ", ":\n", 1).split("\n")
     for index, line in enumerate(lines):
@@ -95,11 +182,14 @@ def prepare_docstring(
             lines[index] = with_links(line)
 
 
-def skip_unexported(
+def skip_internal(
     app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out what a module offers to others of the package only."""
-    return True if what == "module" and name not in PUBLIC else None
+    """Leave out what a module offers only within the package, and most of what is inherited."""
+    if what == "module":
+        return None if name in PUBLIC else True
+    owner = getattr(getattr(obj, "fget", obj), "__qualname__", name).partition(".")[0]
+    return None if owner in {*PUBLIC, name} or name in INHERITED else True
 
 
 def show_public_bases(app: Sphinx, name: str, obj: Any, options: Any, bases: list[Any]) -> None:
@@ -120,6 +210,19 @@ def find_documented_name(
     node["reftarget"] = ALIASES.get(target) or TORCH_MODULE.sub("torch.nn.", target)
 
 
+class TargetsOfModules(SphinxTransform):
+    """Lets a link to a module lead to its heading, and not below its docstring."""
+
+    default_priority = 200  # before docutils gives the address to what follows
+
+    def apply(self, **kwargs: object) -> None:
+        """Change the page in place."""
+        for target in list(self.document.findall(nodes.target)):
+            if target.get("ismod"):
+                target.parent["ids"][:0] = target["ids"]
+                target.parent.remove(target)
+
+
 def mend_parameters(app: Sphinx, page: str, template: str, context: Any, tree: object) -> None:
     """Make lines of a signature's parameters: Sphinx makes them definitions without terms."""
 
@@ -132,9 +235,12 @@ def mend_parameters(app: Sphinx, page: str, template: str, context: Any, tree: o
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Take part in what autodoc and intersphinx do."""
+    app.connect("config-inited", configure)
+    app.connect("source-read", write_entries)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
-    app.connect("autodoc-skip-member", skip_unexported)
+    app.connect("autodoc-skip-member", skip_internal)
     app.connect("autodoc-process-bases", show_public_bases)
+    app.add_transform(TargetsOfModules)
     app.connect("html-page-context", mend_parameters)
     app.connect("missing-reference", find_documented_name, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -236,11 +236,13 @@ FAULTY_MODELS: dict[str, Callable[[Any], None]] = {
     "rows mixed": rows_mixed,
     "encoder detached": encoder_detached,
 }
+"""Faults of a model, by name: each changes a model in place."""
 
 FAULTY_LOSSES: dict[str, Callable[..., Tensor]] = {
     "padding in the loss": padding_in_the_loss,
     "mean of means": mean_of_means,
 }
+"""Faults of a loss, by name: each is called in place of the loss."""
 
 FAULTY_BATCHES: dict[str, Callable[[Batch], Batch]] = {
     "labels not shifted": labels_not_shifted,
@@ -249,3 +251,4 @@ FAULTY_BATCHES: dict[str, Callable[[Batch], Batch]] = {
     "end taken for padding": end_taken_for_padding,
     "filled with the end": filled_with_the_end,
 }
+"""Faults of a batch, by name: each returns the batch with the fault."""

@@ -21,7 +21,8 @@ from minitransformer.layers.cache import KVCache
 
 __all__ = ["LAWS", "Case", "Found", "change"]
 
-Found = tuple[bool, str] | None  # none where there is nothing to try
+Found = tuple[bool, str] | None
+"""Whether a law holds, and what was seen; None where it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -307,3 +308,4 @@ LAWS: dict[str, Callable[[Case], Found]] = {
     "gradients arrive": gradients_arrive,
     "a batch is learned": batch_is_learned,
 }
+"""The laws, by name: what holds of a right model and its batch, whatever was trained."""

@@ -5,10 +5,10 @@ import re
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-from api_reference import CHAPTERS, PUBLIC, ROOT, with_links
+from api_reference import BLOCK, CHAPTERS, FOLDERS, PUBLIC, REFERENCE, ROOT, with_links
 
-NAMES = ("api", "api_training", "api_family", "api_efficient")
-PAGES = [ROOT / "_build" / "html" / "chapters" / "reference" / f"{name}.html" for name in NAMES]
+SOURCES = sorted((ROOT / REFERENCE).glob("api*.md"))
+PAGES = [ROOT / "_build" / "html" / REFERENCE / f"{path.stem}.html" for path in SOURCES]
 OF_TYPES = {
     "Tensor": "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor",
     "Module": "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module",
@@ -30,6 +30,16 @@ def entries(page: BeautifulSoup) -> dict[str, Tag]:
     """The description of each public name."""
     described = {title["id"]: title.parent for title in page.find_all("dt", id=True)}
     return {name: described[where] for name, where in PUBLIC.items() if where in described}
+
+
+def test_every_folder_is_on_one_page():
+    named = [name for path in SOURCES for name in BLOCK.findall(path.read_text(encoding="utf-8"))]
+    assert sorted(named) == sorted(FOLDERS)
+
+
+def test_tables_of_modules_are_tables(page):
+    assert page.find("section", id="module-minitransformer.models.llama").table
+    assert "| ---" not in page.get_text()
 
 
 @pytest.mark.parametrize("name", PUBLIC)
