@@ -62,7 +62,7 @@ def window_rule(size: int) -> MaskRule:
 def dilated_rule(size: int, step: int) -> MaskRule:
     """As `window_rule`, of every `step`-th position only: as many pairs, `step` times as far.
 
-    In blocks of positions that stand side by side it saves little: nearly every block within reach
+    In blocks of neighbouring positions it saves little: nearly every block within reach
     holds something to see.
 
     Example:
@@ -78,7 +78,7 @@ def dilated_rule(size: int, step: int) -> MaskRule:
 def strided_rule(stride: int) -> MaskRule:
     """A query sees its own row of `stride` positions, and the last of each other row.
 
-    Two such layers bring everything everywhere, by way of the last ones (Sparse Transformer,
+    Two such layers connect all positions, by way of the last ones (Sparse Transformer,
     "fixed"). With a stride of √n these are about 2 n √n pairs.
 
     Example:

@@ -22,7 +22,7 @@ __all__ = ["LatentAttention", "LatentCache", "QuantisedCache", "RollingCache"]
 
 
 class RollingCache(KVCache):
-    """The first and the last positions of one layer; what lies between is forgotten.
+    """The first and the last positions of one layer; those between are forgotten.
 
     As a `KVCache`, each position one by one: the same as a mask that shows each query the first
     `sinks` positions and, itself included, the last `window`. Memory, and the time of a step:

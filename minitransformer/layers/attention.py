@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: masks, the formula, its fused twin, and a single head.
+"""Scaled dot-product attention: masks, the formula, the fused kernel, and a single head.
 
 Axes: `b` batch, `h` head, `q` query, `k` key, `d` model width, `e` head width, `...` any before.
 
@@ -220,7 +220,7 @@ def scaled_dot_product_attention(
 
 
 def as_tensor(mask: Mask | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """The mask that "causal" stands for; None where the last query alone is asked."""
+    """The mask that "causal" names; None for a single query, which sees everything."""
     check_mask(mask)
     if not isinstance(mask, str):
         return mask
@@ -270,7 +270,7 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """One head of self-attention that also returns its weights, to be looked at.
+    """One head of self-attention that also returns its weights.
 
     Each position makes a query, a key and a value of itself:
     Q = X W^Q, K = X W^K, V = X W^V, and the output is Attention(Q, K, V).

@@ -110,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         cache: KVCache | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Attend with every head and mix what they bring.
+        """Attend with every head and mix their outputs.
 
         Args:
             query: (b, q, d), floating point.
@@ -167,7 +167,7 @@ class MultiHeadAttention(nn.Module):
         return x if self.rotary is None else self.rotary(x, start)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask | None) -> Tensor:
-        """What each head brings, (b, h, q, e), of keys and values (b, kv heads, k, e)."""
+        """The output of each head, (b, h, q, e), for keys and values (b, kv heads, k, e)."""
         if isinstance(mask, Tensor) and mask.dim() == 3 and queries.dim() == 4:
             raise ValueError(
                 f"mask must have 2 or 4 axes, got shape {tuple(mask.shape)}; `mask[:, None]` is "
@@ -192,7 +192,7 @@ PACKABLE |= {
 
 
 def within_window(window: int, mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
-    """The mask, (q, k) or of its own shape, without keys `window` positions back or more."""
+    """The mask without keys `window` positions back or more."""
     num_queries, num_keys = queries.size(-2), keys.size(-2)
     position = torch.arange(num_keys, device=queries.device)
     near = position > position[num_keys - num_queries :, None] - window  # (q, k)

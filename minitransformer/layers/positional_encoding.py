@@ -1,4 +1,4 @@
-"""Positions: what tells attention, blind to order, where each token stands.
+"""Positions: attention alone does not know where a token is.
 
 Two schemes add a vector to each token before the first layer (sinusoidal, learned); two act
 inside every self-attention, on queries and keys (rotary) or on the scores (ALiBi).
@@ -143,14 +143,14 @@ class LearnedPositionalEncoding(nn.Module):
 
 
 def rotary_frequencies(d_k: int, base: float = 10_000.0) -> Tensor:
-    """How far each pair of components turns from one position to the next: base^(-2i/e) radians.
+    """How far each pair of components rotates from one position to the next: base^(-2i/e) radians.
 
     The slowest pair comes round once in about 2π·base positions, so models for longer texts take
-    a greater base. Models that turn only a share of each head take the frequencies of a head of
+    a greater base. Models that rotate only a part of each head take the frequencies of a head of
     that width.
 
     Args:
-        d_k: width that is turned, e; even.
+        d_k: width that is rotated, e; even.
         base: the paper's is 10,000.
 
     Returns:
@@ -172,13 +172,13 @@ def rotary_frequencies(d_k: int, base: float = 10_000.0) -> Tensor:
 
 
 class RotaryPositionalEncoding(Constants):
-    """Turn queries and keys by an angle that grows with their position (RoPE).
+    """Rotate queries and keys by an angle that grows with their position (RoPE).
 
-    The components of a vector are taken in pairs, and pair i at position pos is turned by the
+    The components of a vector are taken in pairs, and pair i at position pos is rotated by the
     angle pos / 10000^(2i/e), the angle of the sinusoidal table. The dot product of a query
     and a key then depends on their positions through the distance alone. Other frequencies than
     the paper's are given: of another base, slowed down for longer texts, or for fewer pairs than
-    there are; the components after those pairs are not turned.
+    there are; the components after those pairs stay.
 
     Which components make a pair is a convention. "interleaved" pairs neighbours (2i, 2i+1), as
     the paper does; "half" pairs (i, i + e/2), as GPT-NeoX and Hugging Face's Llama do. Weights
@@ -216,7 +216,7 @@ class RotaryPositionalEncoding(Constants):
         super().__init__()
         check_at_least_1(d_k=d_k, max_len=max_len)
         if d_k % 2:
-            raise ValueError(f"d_k must be even to turn pairs of components, got {d_k}")
+            raise ValueError(f"d_k must be even to rotate pairs of components, got {d_k}")
         if layout not in ("interleaved", "half"):
             raise ValueError(f"layout must be 'interleaved' or 'half', got {layout!r}")
         if frequencies is None:
@@ -232,7 +232,7 @@ class RotaryPositionalEncoding(Constants):
         self.table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Turn the vectors of positions start, start+1, ...
+        """Rotate the vectors of positions start, start+1, ...
 
         Args:
             x: queries or keys, (..., n, e).
@@ -240,7 +240,7 @@ class RotaryPositionalEncoding(Constants):
                 each, int64, broadcastable to (..., n).
 
         Returns:
-            (..., n, e), the dtype of `x`; each vector keeps its length. It is turned in float32, in
+            (..., n, e), the dtype of `x`; each vector keeps its length. Rotated in float32, or in
             float64 if it has that dtype.
 
         Raises:
@@ -251,14 +251,14 @@ class RotaryPositionalEncoding(Constants):
         interleaved, width = self.layout == "interleaved", self.table.size(-1)
         x, rest = x[..., :width], x[..., width:]
         pairs = x.unflatten(-1, (-1, 2)) if interleaved else torch.stack(x.chunk(2, -1), -1)
-        # A pair is a complex number, and to turn it is to multiply it by cosine + i sine.
+        # A pair is a complex number, and to rotate it is to multiply it by cosine + i sine.
         dtype = torch.promote_types(x.dtype, torch.float32)
         pairs = pairs.to(dtype).contiguous()  # (..., n, e/2, 2)
         angles = table_rows(self.table, x, start).to(pairs)  # (..., n, e), sines and cosines
-        turn = torch.complex(angles[..., 1::2], angles[..., 0::2])  # (..., n, e/2)
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)  # (..., n, e/2, 2)
-        turned = (turned if interleaved else turned.mT).flatten(-2).to(x.dtype)  # (..., n, e)
-        return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
+        rotation = torch.complex(angles[..., 1::2], angles[..., 0::2])  # (..., n, e/2)
+        rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)  # (..., n, e/2, 2)
+        rotated = (rotated if interleaved else rotated.mT).flatten(-2).to(x.dtype)  # (..., n, e)
+        return torch.cat([rotated, rest], dim=-1) if rest.size(-1) else rotated
 
 
 class ALiBi(Constants):
@@ -266,7 +266,7 @@ class ALiBi(Constants):
 
     bias(i, j) = -slope · |i - j|. Each head has its own slope, which is not learned: steep ones
     see the neighbourhood, flat ones far. There is no table, and no longest sequence. Without a
-    causal mask, as in an encoder, the bias cannot tell what stands before from what stands after.
+    causal mask, as in an encoder, the bias cannot tell what comes before from what comes after.
 
     Args:
         num_heads: number of heads, h.
@@ -286,7 +286,7 @@ class ALiBi(Constants):
     def forward(
         self, num_queries: int, num_keys: int, device: torch.device | str | None = None
     ) -> Tensor:
-        """The biases, (h, q, k), float32, on `device`; the last query stands at the last key.
+        """The biases, (h, q, k), float32, on `device`; the last query is at the last key.
 
         Raises:
             ValueError: if there are more queries than keys: the first would have no position.
