@@ -143,7 +143,7 @@ class LearnedPositionalEncoding(nn.Module):
 
 
 def rotary_frequencies(d_k: int, base: float = 10_000.0) -> Tensor:
-    """How far each pair of components rotates from one position to the next: base^(-2i/e) radians.
+    """How far each pair rotates from one position to the next: base^(-2i/e) radians.
 
     The slowest pair comes round once in about 2π·base positions, so models for longer texts take
     a greater base. Models that rotate only a part of each head take the frequencies of a head of
