@@ -133,15 +133,15 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep others from writing `path` in such a block of theirs, in this process or another.
+    """Lock `path` against other blocks like this one, in this process or another.
 
     The lock is the operating system's on a file beside `path`, so it ends with its process,
-    however that ends. Without such locks, as on Windows, nobody is kept out. What a writer of
-    `path` that was killed has left is removed.
+    however that ends. Without such locks, as on Windows, there is no protection. Unfinished files
+    of a killed writer of `path` are removed.
 
     Raises:
         OSError: if no file can be made in the folder of `path`.
-        ValueError: if somebody else is in such a block.
+        ValueError: if `path` is locked.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:

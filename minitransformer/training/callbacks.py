@@ -51,7 +51,7 @@ class Callback:
 
 
 class Evaluate(Callback):
-    """Evaluate every so many steps and at the end; the numbers go into the history.
+    """Evaluate at regular steps and at the end; the numbers go into the history.
 
     Args:
         function: returns numbers by name.
@@ -154,7 +154,7 @@ class EarlyStopping(Callback):
 
 
 class Checkpoint(Callback):
-    """Save the training every so many steps and at the end.
+    """Save the training at regular steps and at the end.
 
     Args:
         path: the file, which is written by this training alone; of a `ParallelTrainer`, a folder.

@@ -22,7 +22,6 @@ from minitransformer.models.pretrained import (
     HUB_FILES,
     check_as_configured,
     check_come_back,
-    check_tokenizers,
     read_folder,
 )
 from minitransformer.models.registry import (
@@ -97,7 +96,7 @@ def load_checkpoint(file: File) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def fingerprint(texts: Sequence[Any]) -> str:
-    """The number of texts, pairs of them, or ids, and a short hash: the same for the same only."""
+    """The number of texts, pairs of texts, or ids, and a short hash that identifies them."""
     if not isinstance(texts, np.ndarray):
         digest = hashlib.sha256(json.dumps(list(texts)).encode())
         return f"{len(texts)} texts, {digest.hexdigest()[:12]}"
@@ -108,7 +107,7 @@ def fingerprint(texts: Sequence[Any]) -> str:
 
 
 def state_of(trainer: Any) -> dict[str, Any]:
-    """What a checkpoint has of a trainer beside tensors, as JSON can hold it."""
+    """All that a checkpoint keeps of a trainer except tensors, as JSON can hold it."""
     weights = named_weights(trainer.model)
     return described(trainer.model) | {
         "tokenizers": {side: t.to_dict() for side, t in trainer.tokenizers.items()},
@@ -121,7 +120,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
 
 
 def checked_state(trainer: Any) -> dict[str, Any]:
-    """The same, or an error if a file could not hold it or would be read as another."""
+    """The state, or an error if a file cannot hold it or would be read as another model."""
     state = state_of(trainer)
     json.dumps(state)
     check_as_configured(trainer.model)
@@ -131,7 +130,7 @@ def checked_state(trainer: Any) -> dict[str, Any]:
 
 
 def tensors_of(trainer: Any) -> dict[str, Tensor]:
-    """The tensors of a checkpoint: weights, what the optimiser knows of them, their averages."""
+    """The tensors of a checkpoint: weights, the optimiser's state, averaged weights."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in named_weights(trainer.model).items():  # a tied one once
         tensors[f"model.{name}"] = parameter.detach()
@@ -141,10 +140,10 @@ def tensors_of(trainer: Any) -> dict[str, Tensor]:
 
 
 class Resumable:
-    """What of a trainer is about checkpoints: to save, to resume, to keep other trainings away."""
+    """The part of a trainer that saves, resumes, and keeps other trainings from its file."""
 
     resources: ExitStack
-    """What is let go of when `fit` is done."""
+    """Released when `fit` is done."""
     texts: Any
     history: list[dict[str, float]]
 
@@ -202,7 +201,7 @@ class Resumable:
 
 
 def check_same_training(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if there is a file of other losses, of another training: it would be lost."""
+    """Raise an error if there is a file of another training (other losses): it would be lost."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
@@ -228,7 +227,7 @@ def rebuild(
     device: torch.device | str,
     prefix: str = "model.",
 ) -> tuple[Any, dict[str, Tokenizer]]:
-    """The model and tokenizers of a loaded checkpoint; its weights, or with "average." theirs."""
+    """The model and tokenizers of a checkpoint; with the prefix "average.", averaged weights."""
     needed = {"class", "model", "tokenizers", "training", "data", "step", "history"}
     if missing := needed - state.keys():
         raise ValueError(f"the checkpoint was not written by a Trainer: no {sorted(missing)} in it")
@@ -236,9 +235,7 @@ def rebuild(
     model = with_weights(rebuilt(state, "cpu"), weights, device)
     for name in state["frozen"]:
         model.get_parameter(name).requires_grad_(False)
-    tokenizers = {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
-    check_tokenizers(model.config, tokenizers)
-    return model, tokenizers
+    return model, {name: Tokenizer.from_dict(t) for name, t in state["tokenizers"].items()}
 
 
 def load_model(file: File, device: torch.device | str) -> tuple[Any, dict[str, Tokenizer]]:

@@ -82,16 +82,17 @@ def as_pairs(pairs: Iterable[Any]) -> list[TextPair]:
 def check_lengths(pairs: Sequence[TextPair], examples: Sequence[Example], max_len: float) -> None:
     """Raise an error, now and not in the middle of the training, if a text is too long."""
     for index, (pair, example) in enumerate(zip(pairs, examples, strict=True)):
-        if positions(example) > max_len:
-            text = pair.src if len(example.src) > max_len else pair.tgt
-            raise ValueError(
-                f"pair {index}: a text of {positions(example)} positions is longer than "
-                f"max_len={max_len}: {text[:60]!r}"
-            )
+        # The model reads a target without its end.
+        for text, length in zip(pair, (len(example.src), len(example.tgt) - 1), strict=True):
+            if length > max_len:
+                raise ValueError(
+                    f"pair {index}: a text of {length} positions is longer than "
+                    f"max_len={max_len}: {text[:60]!r}"
+                )
 
 
 def encode_source(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a source, its end included; a ValueError if that is all it has."""
+    """The ids of a source with its end; a ValueError if it has no other token."""
     ids = tokenizer.sequence_ids(text)
     if len(ids) <= len(tokenizer.sequence_ids("")):
         raise ValueError(f"every text must have at least one token, got {text!r}")
@@ -99,7 +100,7 @@ def encode_source(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def target_start(config: object, tokenizer: Tokenizer) -> int:
-    """What targets begin with: what the model's configuration says, else what begins any text."""
+    """The first id of targets: the configuration's if it has one, else that of any text."""
     start: int | None = getattr(config, "start_id", None)
     return tokenizer.first_id if start is None else start
 
@@ -155,7 +156,7 @@ def epoch_batches(
 
     Examples are shuffled, then sorted by length within pools of 32 batches, so that rows of a
     batch need little padding while batches stay random; one of them may be smaller. The order is a
-    function of (seed, epoch): training that stops can go on where it was.
+    function of (seed, epoch): a training that was stopped can continue.
 
     Raises:
         ValueError: if there are no examples or `batch_size` is below 1.
@@ -193,10 +194,10 @@ def positions(example: Example) -> int:
 def token_batches(
     examples: Sequence[Example], max_tokens_per_batch: int, *, seed: int, epoch: int
 ) -> list[list[Example]]:
-    """Deal the examples into batches of at most so many positions, padding included.
+    """Deal the examples into batches of at most `max_tokens_per_batch` positions with padding.
 
-    What is counted is rows times the longest row of both sides, which is what memory is needed
-    for. Examples are shuffled, then sorted by length; so only equal lengths are in random order,
+    The positions of a batch are its rows times the longest row of both sides, which decides the
+    memory. Examples are shuffled, then sorted by length; so only equal lengths are in random order,
     and a batch is filled until the next example would be too much. Then batches are shuffled.
     The order is a function of (seed, epoch), and how many batches there are of the lengths alone.
 
@@ -246,8 +247,8 @@ def token_stream(texts: Iterable[str], tokenizer: Tokenizer) -> Tensor:
 
 
 def num_targets(rows: Any, pad_id: int) -> int:
-    """How many tokens of some rows of a batch are to be predicted."""
-    if isinstance(rows, Tensor):  # of a language model, each with one more than it reads
+    """The number of tokens to be predicted in some rows of a batch."""
+    if isinstance(rows, Tensor):  # of a language model: (b, length + 1)
         return int((rows[:, 1:] != pad_id).sum())
     return sum(token != pad_id for example in rows for token in example.tgt[1:])
 

@@ -1,4 +1,4 @@
-"""The trainer: updates, progress, evaluation, and checkpoints from which it goes on exactly.
+"""The trainer: updates, evaluation, and checkpoints from which training continues exactly.
 
 Built in chapter 9. Paper: "Attention Is All You Need" (Vaswani et al., 2017), section 5.
 """

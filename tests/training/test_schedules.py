@@ -28,7 +28,8 @@ def test_paper_schedule_rises_linearly_then_falls_with_the_root(d_model, warmup)
 @pytest.mark.parametrize("floor", [0.0, 0.0004])
 @pytest.mark.parametrize(("warmup", "total"), [(0, 3), (1, 2), (7, 31), (100, 800)])
 def test_rates_rise_linearly_then_fall_along_a_cosine_or_a_line(warmup, total, floor):
-    sizes = {"peak": 0.003, "warmup_steps": warmup, "total_steps": total, "floor": floor}
+    sizes = {"peak": 0.003, "warmup_steps": warmup, "total_steps": total}
+    sizes |= {"floor": floor} if floor else {}  # 0 unless said otherwise
     for schedule in (cosine_schedule, linear_schedule):
         rates = [schedule(step, **sizes) for step in range(total + 9)]
         for step, rate in enumerate(rates[: total + 1]):
