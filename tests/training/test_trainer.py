@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -81,13 +82,11 @@ def assert_same_training(trainer, other):
 
 RECIPES = {
     "plain": {},
-    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
     "muon": {"optimizer": "muon", "weight_decay": 0.1, "schedule": "linear"},
-    "batches by tokens": {"max_tokens_per_batch": 31},
-    "in parts": {"gradient_accumulation_steps": 3},
     "ema_decay": {"ema_decay": 0.7},
-    "all of it": {
+    "all else": {
         "optimizer": "adamw",
+        "weight_decay": 0.1,
         "max_tokens_per_batch": 31,
         "gradient_accumulation_steps": 2,
         "ema_decay": 0.99,
@@ -96,13 +95,20 @@ RECIPES = {
 }
 
 
+@cache
+def plainly_trained(make):
+    trainer = make(7)
+    trainer.fit(progress=False)
+    return weights(trainer)
+
+
 @each_trainer
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_stopped_and_resumed_at_any_step_equals_never_stopping(tmp_path, make, texts, recipe):
     """Also from a checkpoint of the untrained model, in a file or in memory."""
     trainer, straight = make(7, **recipe), make(7, **recipe)
     straight.fit(checkpoint=tmp_path / "straight", progress=False)
-    for stop in (0, 1, 2, 3, 6, 7):
+    for stop in (0, 1, 3, 4, 7):  # an epoch has 2 or 3 batches
         trainer.fit(stop, [Checkpoint(tmp_path / "stopped", every=1)], progress=False)
         torch.manual_seed(99)
         resumed = type(trainer).resume(tmp_path / "stopped", iter(texts))
@@ -118,9 +124,7 @@ def test_stopped_and_resumed_at_any_step_equals_never_stopping(tmp_path, make, t
     assert not loaded.training
     for name, weight in named_weights(straight.averaged()).items():
         assert torch.equal(loaded.get_parameter(name), weight), name
-    plain = make(7)
-    plain.fit(progress=False)
-    same = [torch.equal(w, weights(plain)[name]) for name, w in weights(straight).items()]
+    same = [torch.equal(w, plainly_trained(make)[name]) for name, w in weights(straight).items()]
     assert all(same) == (recipe in ({}, {"ema_decay": 0.7}))  # all others change the training
 
 
