@@ -13,13 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minitransformer import (
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
-    RMSNorm,
-    TokenEmbedding,
-)
+import minitransformer as mt
 from minitransformer.models.t5 import RelativePositionBias
 from minitransformer.models.transformer import start_normal
 from minitransformer.tasks.recipes import start_as_identity
@@ -89,9 +83,9 @@ class Setting:
         return named | ({"change": self.change} if self.change else {})
 
 
-def attentions(model: nn.Module) -> list[MultiHeadAttention]:
+def attentions(model: nn.Module) -> list[mt.MultiHeadAttention]:
     """Every attention of a model."""
-    return [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    return [part for part in model.modules() if isinstance(part, mt.MultiHeadAttention)]
 
 
 def stacks(model: Any) -> list[Any]:
@@ -113,7 +107,7 @@ def relative(model: Any, generator: torch.Generator) -> None:
 def final_norm(model: Any, generator: torch.Generator) -> None:
     """End each stack on a norm, as `nn.Transformer` does in either order."""
     for stack in stacks(model):
-        stack.norm = LayerNorm(model.config.d_model)
+        stack.norm = mt.LayerNorm(model.config.d_model)
 
 
 def no_final_norm(model: Any, generator: torch.Generator) -> None:
@@ -125,7 +119,7 @@ def no_final_norm(model: Any, generator: torch.Generator) -> None:
 def norm_of_queries_and_keys(model: Any, generator: torch.Generator) -> None:
     """RMSNorm of each head's queries and keys."""
     for part in attentions(model):
-        part.norm_q, part.norm_k = RMSNorm(part.d_k), RMSNorm(part.d_k)
+        part.norm_q, part.norm_k = mt.RMSNorm(part.d_k), mt.RMSNorm(part.d_k)
 
 
 def no_attention_scale(model: Any, generator: torch.Generator) -> None:
@@ -137,9 +131,9 @@ def no_attention_scale(model: Any, generator: torch.Generator) -> None:
 def dropout_inside(model: Any, generator: torch.Generator) -> None:
     """Also drop attention weights and inner units, as the paper's code does since version 2."""
     for part in model.modules():
-        if isinstance(part, MultiHeadAttention):
+        if isinstance(part, mt.MultiHeadAttention):
             part.attention.dropout = 0.1
-        elif isinstance(part, FeedForward):
+        elif isinstance(part, mt.FeedForward):
             part.dropout.p = 0.1
 
 
@@ -158,7 +152,7 @@ def embeddings_times(power: float) -> Callable[[Any, torch.Generator], None]:
 
     def apply(model: Any, generator: torch.Generator) -> None:
         for part in model.modules():
-            if isinstance(part, TokenEmbedding):
+            if isinstance(part, mt.TokenEmbedding):
                 part.scale = model.config.d_model**power
 
     return apply
@@ -172,7 +166,7 @@ def torch_start(model: Any, generator: torch.Generator) -> None:
             if part.bias is not None:
                 bound = 1 / math.sqrt(part.in_features)
                 nn.init.uniform_(part.bias, -bound, bound, generator=generator)
-        elif isinstance(part, TokenEmbedding):
+        elif isinstance(part, mt.TokenEmbedding):
             nn.init.normal_(part.weight, generator=generator)
 
 

@@ -28,19 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import minitransformer as mt
 from benchmarks.runs import Row, Runs, fingerprint, interval, options, size
-from minitransformer import (
-    CharacterTokenizer,
-    DecoderOnlyTransformer,
-    FeedForward,
-    LanguageModelTrainer,
-    LayerNorm,
-    MultiHeadAttention,
-    TextGenerator,
-    TrainingConfig,
-    TransformerConfig,
-    scaled_dot_product_attention,
-)
 from minitransformer.efficient_attention import (
     BlockMask,
     LatentAttention,
@@ -85,8 +74,10 @@ def strength_of(key: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Callable[..., Tensor]] = {
-    "formula": lambda q, k, v: scaled_dot_product_attention(q, k, v, "causal", backend="reference"),
-    "fused": lambda q, k, v: scaled_dot_product_attention(q, k, v, "causal"),
+    "formula": lambda q, k, v: mt.scaled_dot_product_attention(
+        q, k, v, "causal", backend="reference"
+    ),
+    "fused": lambda q, k, v: mt.scaled_dot_product_attention(q, k, v, "causal"),
     "blocks": lambda q, k, v: flash_attention(q, k, v, "causal", block_size=BLOCK_SIZE),
     "window": flash_attention,
     "window, global, random": flash_attention,
@@ -231,7 +222,7 @@ def attention_of(method: str, d_model: int, num_heads: int) -> nn.Module:
         parts["attention"] = LinearAttending()
     if method == "delta rule":
         parts["attention"] = DeltaAttending(d_model // num_heads)
-    return MultiHeadAttention(d_model, num_heads, **parts)
+    return mt.MultiHeadAttention(d_model, num_heads, **parts)
 
 
 def numbers_kept(method: str, length: int, d_model: int, num_heads: int) -> int:
@@ -278,9 +269,9 @@ class Reader(nn.Module):
         d_model = RECALL_SHAPE["d_model"]
         self.keys = nn.Embedding(NUM_KEYS, d_model)
         self.letters = nn.Embedding(NUM_LETTERS + 1, d_model)
-        self.norm_1, self.norm_2 = LayerNorm(d_model), LayerNorm(d_model)
+        self.norm_1, self.norm_2 = mt.LayerNorm(d_model), mt.LayerNorm(d_model)
         self.attention = attention_of(method, d_model, RECALL_SHAPE["num_heads"])
-        self.feed_forward = FeedForward(d_model, RECALL_SHAPE["d_ff"])
+        self.feed_forward = mt.FeedForward(d_model, RECALL_SHAPE["d_ff"])
         self.scores = nn.Linear(d_model, NUM_LETTERS)
 
     def forward(self, keys: Tensor, letters: Tensor) -> Tensor:
@@ -328,11 +319,13 @@ def split() -> tuple[list[str], list[str]]:
     return texts, held_out
 
 
-def language_model(method: str, vocab_size: int, seed: int) -> DecoderOnlyTransformer:
+def language_model(method: str, vocab_size: int, seed: int) -> mt.DecoderOnlyTransformer:
     """A decoder with that attention in every layer."""
-    config = TransformerConfig.decoder_only(vocab_size, **TEXT_SHAPE, norm_first=True, max_len=128)
+    config = mt.TransformerConfig.decoder_only(
+        vocab_size, **TEXT_SHAPE, norm_first=True, max_len=128
+    )
     generator = torch.Generator().manual_seed(seed)
-    model = DecoderOnlyTransformer(config, generator)
+    model = mt.DecoderOnlyTransformer(config, generator)
     layers: Any = model.decoder.layers
     for layer in layers:
         layer.self_attention = attention_of(method, config.d_model, config.num_heads)
@@ -345,18 +338,18 @@ class Text:
 
     def __init__(self) -> None:
         self.train, self.held_out = split()
-        self.tokenizer = CharacterTokenizer.train([*self.train, *self.held_out])
+        self.tokenizer = mt.CharacterTokenizer.train([*self.train, *self.held_out])
         self.fingerprint = fingerprint([*self.train, *self.held_out], 16)
 
     def run(self, method: str, rate: float, seed: int) -> dict[str, float]:
         """Held-out bits per character of one training."""
         model = language_model(method, self.tokenizer.vocab_size, seed)
         options = {"peak_learning_rate": rate, "seed": seed, "label_smoothing": 0.0}
-        config = TrainingConfig(**TEXT_TRAINING, **options)
-        trainer = LanguageModelTrainer(model, self.train, self.tokenizer, config)
+        config = mt.TrainingConfig(**TEXT_TRAINING, **options)
+        trainer = mt.LanguageModelTrainer(model, self.train, self.tokenizer, config)
         trainer.fit(progress=False)
         context = TEXT_TRAINING["context_length"]
-        bits = TextGenerator(model, self.tokenizer).bits_per_character(
+        bits = mt.TextGenerator(model, self.tokenizer).bits_per_character(
             self.held_out, context_length=context
         )
         return {"bits": bits, "loss": bits}

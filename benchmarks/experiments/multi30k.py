@@ -21,15 +21,8 @@ from pathlib import Path
 import sacrebleu
 import torch
 
+import minitransformer as mt
 from benchmarks.runs import Row, appending, half_width, made, markdown, options, read_rows, size
-from minitransformer import (
-    TextPair,
-    Tokenizer,
-    TrainingConfig,
-    Transformer,
-    Translator,
-    encode_pairs,
-)
 from minitransformer.tasks.multi30k import multi30k
 from minitransformer.tasks.recipes import FAST, JOBS
 
@@ -44,11 +37,14 @@ RECIPES = {"Adam": JOBS["multi30k"], "Muon": FAST["multi30k"]}
 
 
 def bleu_score(
-    model: Transformer, tokenizers: Iterable[Tokenizer], pairs: list[TextPair], num_beams: int = 1
+    model: mt.Transformer,
+    tokenizers: Iterable[mt.Tokenizer],
+    pairs: list[mt.TextPair],
+    num_beams: int = 1,
 ) -> float:
     """BLEU of a model's translations."""
     sources = [pair.src for pair in pairs]
-    written = Translator(model, *tokenizers).translate(
+    written = mt.Translator(model, *tokenizers).translate(
         sources, num_beams=num_beams, length_penalty=LENGTH_PENALTY
     )
     return BLEU.corpus_score(written, [[pair.tgt for pair in pairs]]).score
@@ -59,7 +55,7 @@ def train(name: str, seed: int) -> Row:
     recipe = RECIPES[name]
     splits = multi30k("de", "en")
     times = [time.process_time()]
-    trainer = recipe.new_trainer(TrainingConfig(seed=seed, **recipe.settings))
+    trainer = recipe.new_trainer(mt.TrainingConfig(seed=seed, **recipe.settings))
     times.append(time.process_time())
     trainer.fit(progress=False)
     times.append(time.process_time())
@@ -73,8 +69,8 @@ def train(name: str, seed: int) -> Row:
         "steps": trainer.step,
         "cpu_seconds": round(times[2] - times[1], 1),
     }
-    targets = sum(len(tgt) - 1 for _, tgt in encode_pairs(splits["val"], *tokenizers))
-    loss = Translator(model, *tokenizers).held_out_loss(splits["val"])
+    targets = sum(len(tgt) - 1 for _, tgt in mt.encode_pairs(splits["val"], *tokenizers))
+    loss = mt.Translator(model, *tokenizers).held_out_loss(splits["val"])
     row["nats"] = loss * targets / len(splits["val"])
     aside = {"tokenizers": times[1] - times[0]}
     for what, num_beams in (("greedy", 1), ("beam", BEAMS)):

@@ -30,17 +30,9 @@ from typing import Any
 
 import torch
 
+import minitransformer as mt
 from benchmarks.experiments.ablation_settings import norm_of_queries_and_keys, normal_start
 from benchmarks.runs import Row, Runs, fingerprint, options, paired, size
-from minitransformer import (
-    BPETokenizer,
-    DecoderOnlyTransformer,
-    FeedForward,
-    LanguageModelTrainer,
-    TextGenerator,
-    TrainingConfig,
-    TransformerConfig,
-)
 
 SWITCHES = {
     "pre-norm": ("norm after each residual", "norm before each sub-layer, one at the end"),
@@ -120,7 +112,7 @@ def split(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return ["\n\n".join(parts) for parts in kept if parts], held_out
 
 
-def new_model(vocab_size: int, switches: frozenset[str], seed: int) -> DecoderOnlyTransformer:
+def new_model(vocab_size: int, switches: frozenset[str], seed: int) -> mt.DecoderOnlyTransformer:
     """A fresh model with these switches on."""
     gate, bias = "swiglu" in switches, "no biases" not in switches
     activation = "swiglu" if gate else "gelu" if "gelu" in switches else "relu"
@@ -138,13 +130,13 @@ def new_model(vocab_size: int, switches: frozenset[str], seed: int) -> DecoderOn
         "tie_output": "untied" not in switches,
         "max_len": CONTEXT,
     }
-    config = TransformerConfig.decoder_only(vocab_size, **SHAPE | changes)
+    config = mt.TransformerConfig.decoder_only(vocab_size, **SHAPE | changes)
     generator = torch.Generator().manual_seed(seed)
-    model = DecoderOnlyTransformer(config, generator)
+    model = mt.DecoderOnlyTransformer(config, generator)
     layers: Any = model.decoder.layers
     for layer in layers:
         # The configuration has no word for these two.
-        layer.feed_forward = FeedForward(config.d_model, d_ff, activation=activation, bias=bias)
+        layer.feed_forward = mt.FeedForward(config.d_model, d_ff, activation=activation, bias=bias)
     if "qk norm" in switches:
         norm_of_queries_and_keys(model, generator)
     model.initialise(generator)
@@ -160,7 +152,7 @@ class Text:
 
     def __init__(self, out: Path) -> None:
         self.train_texts, self.held_out = split(documents(NUM_CHARACTERS))
-        self.tokenizer = BPETokenizer.train(self.train_texts, 512)
+        self.tokenizer = mt.BPETokenizer.train(self.train_texts, 512)
         self.fingerprint = fingerprint([*self.train_texts, *self.held_out], 16)
         self.runs = Runs(out, SHAPE, TRAINING, self.fingerprint, torch.__version__)
 
@@ -172,13 +164,13 @@ class Text:
     def train(self, setting: str, rate: float, seed: int) -> float | None:
         """Train one model, and measure it."""
         model = new_model(self.tokenizer.vocab_size, SETTINGS[setting], seed)
-        config = TrainingConfig(**TRAINING, peak_learning_rate=rate, seed=seed)
-        trainer = LanguageModelTrainer(model, self.train_texts, self.tokenizer, config)
+        config = mt.TrainingConfig(**TRAINING, peak_learning_rate=rate, seed=seed)
+        trainer = mt.LanguageModelTrainer(model, self.train_texts, self.tokenizer, config)
         try:
             trainer.fit(progress=False)
         except FloatingPointError:
             return None
-        writer = TextGenerator(model, self.tokenizer)
+        writer = mt.TextGenerator(model, self.tokenizer)
         return writer.bits_per_character(self.held_out, context_length=CONTEXT)
 
     def results(self, rates: Sequence[float], seeds: Sequence[int]) -> Row:

@@ -31,6 +31,7 @@ from typing import Any
 import pooch
 import torch
 
+import minitransformer as mt
 from benchmarks.experiments.speedrun_records import TASKS, Recipe, Task
 from benchmarks.runs import Row, appending, fingerprint, made, markdown, options, read_rows
 from benchmarks.speed.torch_transformer import (
@@ -38,22 +39,6 @@ from benchmarks.speed.torch_transformer import (
     TorchTransformer,
     as_ours,
     torch_loss,
-)
-from minitransformer import (
-    BPETokenizer,
-    CharacterTokenizer,
-    DecoderOnlyTransformer,
-    LanguageModelTrainer,
-    TextPair,
-    Tokenizer,
-    Trainer,
-    Transformer,
-    TransformerConfig,
-    Translator,
-    WordTokenizer,
-    collate,
-    encode_pairs,
-    next_token_loss,
 )
 from minitransformer.tasks.recipes import JOBS, start_as_identity
 
@@ -155,14 +140,16 @@ def splits_of(task: str, seed: int) -> dict[str, list[Any]]:
 
 
 @lru_cache(maxsize=4)
-def tokenizers_of(task: str, seed: int, target_tokens: int | None) -> tuple[Tokenizer, ...]:
+def tokenizers_of(task: str, seed: int, target_tokens: int | None) -> tuple[mt.Tokenizer, ...]:
     """Characters of a text; words of a source, and subwords or words of its target."""
     texts = splits_of(task, seed)["train"]
     if isinstance(texts[0], str):
-        return (CharacterTokenizer.train(texts),)
+        return (mt.CharacterTokenizer.train(texts),)
     src, tgt = zip(*texts, strict=True)
-    target = BPETokenizer.train(tgt, target_tokens) if target_tokens else WordTokenizer.train(tgt)
-    return WordTokenizer.train(src), target
+    target = (
+        mt.BPETokenizer.train(tgt, target_tokens) if target_tokens else mt.WordTokenizer.train(tgt)
+    )
+    return mt.WordTokenizer.train(src), target
 
 
 def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int) -> Any:
@@ -170,26 +157,26 @@ def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int
     names = "d_model", "num_heads", "d_ff", "dropout", "positional_encoding"
     options: dict[str, Any] = {name: getattr(recipe, name) for name in names}
     options |= {"norm_first": True} | SHAPES.get(task, PAIRS)
-    config = TransformerConfig(
+    config = mt.TransformerConfig(
         src_vocab_size=vocab_sizes[0], tgt_vocab_size=vocab_sizes[-1], **options
     )
-    kind = Transformer if config.num_encoder_layers else DecoderOnlyTransformer
+    kind = mt.Transformer if config.num_encoder_layers else mt.DecoderOnlyTransformer
     model = kind(config, torch.Generator().manual_seed(seed))
     if recipe.zero_start:
         start_as_identity(model)
     if recipe.library == "ours":
         return model
-    if isinstance(model, DecoderOnlyTransformer):
+    if isinstance(model, mt.DecoderOnlyTransformer):
         return TorchDecoderOnly(model)
     return TorchTransformer(model, dropout_inside=True)
 
 
-def new_trainer(task: str, recipe: Recipe, seed: int) -> Trainer:
+def new_trainer(task: str, recipe: Recipe, seed: int) -> mt.Trainer:
     """A recipe's training from its beginning."""
     tokenizers = tokenizers_of(task, seed, recipe.target_tokens)
     sizes = tuple(tokenizer.vocab_size for tokenizer in tokenizers)
     model = new_model(task, recipe, sizes, seed)
-    kind = Trainer if len(tokenizers) == 2 else LanguageModelTrainer
+    kind = mt.Trainer if len(tokenizers) == 2 else mt.LanguageModelTrainer
     trainer = kind(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
     if recipe.library != "ours":
         vars(trainer)["loss"] = partial(torch_loss, trainer)
@@ -197,26 +184,26 @@ def new_trainer(task: str, recipe: Recipe, seed: int) -> Trainer:
 
 
 @torch.no_grad()
-def held_out_nats(model: Any, texts: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
+def held_out_nats(model: Any, texts: list[Any], tokenizers: tuple[mt.Tokenizer, ...]) -> float:
     """The loss of a character of texts; of a pair, summed over its tokens.
 
     Neither depends on the vocabulary.
     """
     model.eval()
-    if isinstance(texts[0], TextPair):
-        batch = collate(encode_pairs(texts, *tokenizers))
+    if isinstance(texts[0], mt.TextPair):
+        batch = mt.collate(mt.encode_pairs(texts, *tokenizers))
         tokens = int((batch.tgt_output != 0).sum())
-        return float(next_token_loss(model, *batch)) * tokens / len(texts)
+        return float(mt.next_token_loss(model, *batch)) * tokens / len(texts)
     rows = torch.tensor([tokenizers[0].encode(text) for text in texts]).split(128)
-    losses = (next_token_loss(model, part[:, :-1], part[:, 1:]).item() for part in rows)
+    losses = (mt.next_token_loss(model, part[:, :-1], part[:, 1:]).item() for part in rows)
     total = sum(loss * len(part) for loss, part in zip(losses, rows, strict=True))
     return total / len(texts)
 
 
-def score_of(model: Any, held_out: list[Any], tokenizers: tuple[Tokenizer, ...]) -> float:
+def score_of(model: Any, held_out: list[Any], tokenizers: tuple[mt.Tokenizer, ...]) -> float:
     """What a run is judged by: the share of pairs without a mistake, or nats a character."""
-    if isinstance(held_out[0], TextPair):
-        return Translator(as_ours(model), *tokenizers).exact_match(held_out)
+    if isinstance(held_out[0], mt.TextPair):
+        return mt.Translator(as_ours(model), *tokenizers).exact_match(held_out)
     return held_out_nats(as_ours(model), held_out, tokenizers)
 
 

@@ -26,17 +26,8 @@ from typing import Any
 
 import torch
 
+import minitransformer as mt
 from benchmarks.runs import EncodedPairs, Row, Runs, options, paired, size
-from minitransformer import (
-    Example,
-    TextPair,
-    TrainingConfig,
-    WordPieceTokenizer,
-    collate,
-    encode_pairs,
-    generate,
-    next_token_loss,
-)
 from minitransformer.models import T5, T5Config
 from minitransformer.tasks.span_corruption import corrupt_spans, draw_spans
 from minitransformer.tasks.text_to_text import text_to_text
@@ -79,7 +70,7 @@ class Seed:
             for pair in splits["train"][: 300 if name.startswith("to ") else 3000]
             for text in pair
         )
-        self.tokenizer = WordPieceTokenizer.train(texts, VOCAB_SIZE)
+        self.tokenizer = mt.WordPieceTokenizer.train(texts, VOCAB_SIZE)
         self.config = T5Config(
             vocab_size=self.tokenizer.vocab_size + NUM_SENTINELS,
             **SHAPE,
@@ -92,7 +83,7 @@ class Seed:
         """A model that has learned nothing."""
         return T5(self.config, torch.Generator().manual_seed(self.seed))
 
-    def pairs(self, task: str, split: str = "train") -> list[TextPair]:
+    def pairs(self, task: str, split: str = "train") -> list[mt.TextPair]:
         """The pairs of a task, or of all."""
         names = list(self.tasks) if task == "all" else [task]
         return [pair for name in names for pair in self.tasks[name][split]]
@@ -108,7 +99,7 @@ class Seed:
                 ids = self.tokenizer.encode(text)
                 source, target = corrupt_spans(ids, draw_spans(len(ids), generator), sentinels)
                 end = self.tokenizer.eos_id
-                examples.append(Example([*source, end], [self.config.start_id, *target, end]))
+                examples.append(mt.Example([*source, end], [self.config.start_id, *target, end]))
             self.gaps = self.fresh()
             self.train(self.gaps, examples, FEW["pre_training_steps"])
         return deepcopy(self.gaps)
@@ -135,13 +126,15 @@ class Seed:
                 model = self.with_gaps()
             elif kind == "few, longer":
                 steps += FEW["pre_training_steps"]
-        self.train(model, encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config), steps)
+        self.train(
+            model, mt.encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config), steps
+        )
         measured = list(self.tasks) if task == "all" else [task]
         return {name: self.scores(model, self.pairs(name, "held_out")) for name in measured}
 
-    def train(self, model: T5, examples: Sequence[Example], steps: int) -> None:
+    def train(self, model: T5, examples: Sequence[mt.Example], steps: int) -> None:
         """Train in place, with a warm-up and a cosine fall, without clipping."""
-        config = TrainingConfig(
+        config = mt.TrainingConfig(
             steps=steps,
             batch_size=TRAINING["batch_size"],
             warmup_steps=max(1, steps // 10),
@@ -157,12 +150,14 @@ class Seed:
         trainer.fit(progress=False)
 
     @torch.no_grad()
-    def scores(self, model: T5, pairs: Sequence[TextPair]) -> dict[str, float]:
+    def scores(self, model: T5, pairs: Sequence[mt.TextPair]) -> dict[str, float]:
         """The loss, in nats a token, and the share of targets written without a mistake."""
-        src, tgt, wanted = collate(encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config))
-        loss = next_token_loss(model.eval(), src, tgt, wanted).item()
+        src, tgt, wanted = mt.collate(
+            mt.encode_pairs(pairs, self.tokenizer, self.tokenizer, self.config)
+        )
+        loss = mt.next_token_loss(model.eval(), src, tgt, wanted).item()
         stop_ids = [self.tokenizer.eos_id]
-        written = generate(model, src, max_new_tokens=40, stop_ids=stop_ids)
+        written = mt.generate(model, src, max_new_tokens=40, stop_ids=stop_ids)
         # No tokenizer knows the sentinels; an answer that holds one is wrong.
         written[written >= self.tokenizer.vocab_size] = self.tokenizer.unk_id
         answers = map(self.tokenizer.decode, written.tolist())

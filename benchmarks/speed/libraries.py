@@ -33,23 +33,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import minitransformer as mt
 from benchmarks.runs import read_json
 from benchmarks.speed import page, peers
 from benchmarks.speed.rows import OURS, Row, on_gpu, timed
 from benchmarks.speed.torch_transformer import TorchTransformer
-from minitransformer import (
-    BPETokenizer,
-    DecoderOnlyTransformer,
-    Transformer,
-    TransformerConfig,
-    collate,
-    encode_pairs,
-    epoch_batches,
-    fast,
-    generate,
-    next_token_loss,
-    scaled_dot_product_attention,
-)
 from minitransformer.tasks.multi30k import multi30k
 
 VOCAB_SIZE = 8_192
@@ -108,10 +96,10 @@ def training_limit(step: Callable[[], object], precision: str) -> Callable[[], f
 
 def translator(
     d_model: int, num_layers: int, vocab_size: int = VOCAB_SIZE, **changes: object
-) -> Transformer:
+) -> mt.Transformer:
     """Our model of the sizes that all share."""
     options = {"norm_first": True, "share_embeddings": True} | changes
-    config = TransformerConfig(
+    config = mt.TransformerConfig(
         src_vocab_size=vocab_size,
         tgt_vocab_size=vocab_size,
         d_model=d_model,
@@ -121,18 +109,18 @@ def translator(
         d_ff=4 * d_model,
         **options,
     )
-    return Transformer(config)
+    return mt.Transformer(config)
 
 
 def translation_row(
-    name: str, batches: list[tuple[Tensor, ...]], precision: str, ours: Transformer
+    name: str, batches: list[tuple[Tensor, ...]], precision: str, ours: mt.Transformer
 ) -> Row:
     """A training step of an encoder-decoder on each of the batches."""
     vocab_size, d_model = ours.config.tgt_vocab_size, ours.config.d_model
     sizes = (vocab_size, d_model, ours.config.num_decoder_layers, 0.1)
     torchs, xs = TorchTransformer(ours), peers.XTranslator(*sizes)
     losses: dict[str, tuple[nn.Module, Callable[..., Tensor]]] = {
-        OURS: (ours, partial(next_token_loss, ours)),
+        OURS: (ours, partial(mt.next_token_loss, ours)),
         "torch.nn": (torchs, partial(torchs.loss, smoothing=0.0)),
         "x-transformers": (xs, xs.loss),
     }
@@ -177,7 +165,7 @@ def decoder_only_models(
     context: int = 256,
 ) -> dict[str, nn.Module]:
     """A model with the layers of GPT-2, as each library has it, without dropout."""
-    config = TransformerConfig.decoder_only(
+    config = mt.TransformerConfig.decoder_only(
         vocab_size,
         d_model=d_model,
         num_layers=num_layers,
@@ -191,7 +179,7 @@ def decoder_only_models(
     )
     sizes = vocab_size, d_model, num_layers, num_heads, context
     return {
-        OURS: DecoderOnlyTransformer(config),
+        OURS: mt.DecoderOnlyTransformer(config),
         "GPT2 sdpa": peers.gpt2(*sizes),
         "x-transformers": peers.x_decoder(*sizes),
     }
@@ -199,8 +187,8 @@ def decoder_only_models(
 
 def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
     """Cross-entropy of each next token, the way the model's library computes it."""
-    if isinstance(model, DecoderOnlyTransformer):
-        return next_token_loss(model, ids[:, :-1], ids[:, 1:])
+    if isinstance(model, mt.DecoderOnlyTransformer):
+        return mt.next_token_loss(model, ids[:, :-1], ids[:, 1:])
     output = model(ids[:, :-1])
     logits = output if isinstance(output, Tensor) else output.logits
     return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
@@ -210,13 +198,13 @@ def generation_rows() -> Iterator[Row]:
     """Writing 64 tokens after a source of 24, greedily and by beam search; 255 after one token."""
     for d_model, num_layers, batch_sizes in ((256, 3, (1, 32)), (512, 6, (1,))):
         ours = translator(d_model, num_layers, norm_first=False).eval()
-        prepared = fast.prepare(ours)
+        prepared = mt.fast.prepare(ours)
         marian = peers.marian(VOCAB_SIZE, d_model, num_layers, 0.1, "sdpa").eval()
         for num_beams in (1, 4):
             for rows in batch_sizes:
                 src = torch.randint(5, VOCAB_SIZE, (rows, 24))
                 calls = {
-                    OURS: lambda m=prepared, s=src, n=num_beams: generate(
+                    OURS: lambda m=prepared, s=src, n=num_beams: mt.generate(
                         m, s, max_new_tokens=64, min_new_tokens=64, num_beams=n
                     ),
                     "Marian sdpa": lambda m=marian, s=src, n=num_beams: peers.write(m, s, 64, n),
@@ -236,9 +224,9 @@ def generation_rows() -> Iterator[Row]:
     models = {name: model.eval() for name, model in decoder_only_models().items()}
     ours, gpt2 = models[OURS], models["GPT2 sdpa"]
     prompt = torch.tensor([[1]])
-    prepared = fast.prepare(ours)
+    prepared = mt.fast.prepare(ours)
     calls = {
-        OURS: lambda: generate(prepared, prompt, max_new_tokens=255, min_new_tokens=255),
+        OURS: lambda: mt.generate(prepared, prompt, max_new_tokens=255, min_new_tokens=255),
         "GPT2 sdpa": lambda: peers.write(gpt2, prompt, 255, 1),
     }
     read = 4 * 255 * sum(p.numel() for p in ours.parameters())
@@ -248,7 +236,7 @@ def generation_rows() -> Iterator[Row]:
 def causal_attention(backend: str, length: int = 8192) -> Callable[[], Tensor]:
     """Causal attention over many positions."""
     query, key, value = (torch.randn(1, 1, length, 64) for _ in range(3))
-    return lambda: scaled_dot_product_attention(query, key, value, "causal", backend=backend)
+    return lambda: mt.scaled_dot_product_attention(query, key, value, "causal", backend=backend)
 
 
 def highest_memory() -> int:
@@ -280,11 +268,11 @@ def attention_rows() -> Iterator[Row]:
 def multi30k_batches() -> tuple[list[tuple[Tensor, ...]], int]:
     """Eight batches of 128 pairs of similar lengths, and the size of the vocabulary."""
     pairs = multi30k("de", "en")["train"]
-    tokenizer = BPETokenizer.train((text for pair in pairs for text in pair), 4_261)
-    examples = encode_pairs(pairs, tokenizer, tokenizer)
+    tokenizer = mt.BPETokenizer.train((text for pair in pairs for text in pair), 4_261)
+    examples = mt.encode_pairs(pairs, tokenizer, tokenizer)
     batches = [
-        tuple(ids.to(torch.get_default_device()) for ids in collate(batch))
-        for batch in epoch_batches(examples, 128, seed=0, epoch=0)[:8]
+        tuple(ids.to(torch.get_default_device()) for ids in mt.collate(batch))
+        for batch in mt.epoch_batches(examples, 128, seed=0, epoch=0)[:8]
     ]
     return batches, tokenizer.vocab_size
 
@@ -300,16 +288,16 @@ def tokenization_rows() -> Iterator[Row]:
     """Byte-pair encoding of 12.6 MB of Python sources, on one thread; every cache is cold."""
     texts = peers.corpus(12.6e6)
     calls = {
-        OURS: lambda: BPETokenizer.train(texts, VOCAB_SIZE),
+        OURS: lambda: mt.BPETokenizer.train(texts, VOCAB_SIZE),
         "tokenizers": lambda: peers.train_tokenizers(texts, VOCAB_SIZE),
         "sentencepiece": lambda: peers.train_sentencepiece(texts, VOCAB_SIZE),
     }
     yield Row("BPE training, 12.6 MB, 8,192 tokens", calls)
-    trained = BPETokenizer.train(texts, VOCAB_SIZE)
+    trained = mt.BPETokenizer.train(texts, VOCAB_SIZE)
     state = trained.to_dict()
 
     def encode_ours() -> list[list[int]]:
-        tokenizer = BPETokenizer.from_dict(state)
+        tokenizer = mt.BPETokenizer.from_dict(state)
         return [tokenizer.encode(text) for text in texts]
 
     theirs = peers.tokenizers_from(state)

@@ -8,14 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitransformer import (
-    DecoderOnlyTransformer,
-    SinusoidalPositionalEncoding,
-    TokenEmbedding,
-    Trainer,
-    Transformer,
-    collate,
-)
+import minitransformer as mt
 
 PAD_ID = 0
 
@@ -43,9 +36,9 @@ def pairs_of_layers(stack: Any, twin: Any) -> Iterator[tuple[Tensor, Tensor]]:
         yield norm.bias, twin_norm.bias
 
 
-def torch_loss(trainer: Trainer, batch: Any) -> Tensor:
+def torch_loss(trainer: mt.Trainer, batch: Any) -> Tensor:
     """What a trainer of a twin takes as its `loss`: that of the twin, by PyTorch's functions."""
-    parts = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else collate(batch)
+    parts = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else mt.collate(batch)
     return trainer.model.loss(*parts, smoothing=trainer.config.label_smoothing)
 
 
@@ -53,7 +46,7 @@ def as_ours(model: nn.Module) -> Any:
     """The model itself, or a twin's weights in a model of ours, so that one decoder judges all."""
     if not isinstance(model, TorchTransformer | TorchDecoderOnly):
         return model
-    kind = Transformer if isinstance(model, TorchTransformer) else DecoderOnlyTransformer
+    kind = mt.Transformer if isinstance(model, TorchTransformer) else mt.DecoderOnlyTransformer
     copy = kind(model.config)
     with torch.no_grad():
         for theirs, own in model.pairs(copy):
@@ -72,17 +65,17 @@ class TorchTransformer(nn.Module):
             and not only on embedded tokens and sub-layers' outputs, as ours does.
     """
 
-    def __init__(self, twin: Transformer, *, dropout_inside: bool = False) -> None:
+    def __init__(self, twin: mt.Transformer, *, dropout_inside: bool = False) -> None:
         super().__init__()
         config = self.config = twin.config
         self.max_len = twin.max_len
-        self.src_embedding = TokenEmbedding(config.src_vocab_size, config.d_model)
+        self.src_embedding = mt.TokenEmbedding(config.src_vocab_size, config.d_model)
         self.tgt_embedding = (
             self.src_embedding
             if config.share_embeddings
-            else TokenEmbedding(config.tgt_vocab_size, config.d_model)
+            else mt.TokenEmbedding(config.tgt_vocab_size, config.d_model)
         )
-        self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        self.positions = mt.SinusoidalPositionalEncoding(config.d_model, config.max_len)
         self.dropout = nn.Dropout(config.dropout)
         with warnings.catch_warnings():  # with norm_first there are none, and it says so
             warnings.filterwarnings("ignore", "enable_nested_tensor")
@@ -105,14 +98,14 @@ class TorchTransformer(nn.Module):
             for own, weight in self.pairs(twin):
                 own.copy_(weight)
 
-    def pairs(self, twin: Transformer) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self, twin: mt.Transformer) -> Iterator[tuple[Tensor, Tensor]]:
         """Each weight with the weight of `twin` that does the same."""
         yield self.src_embedding.weight, twin.src_embedding.weight
         yield self.tgt_embedding.weight, twin.tgt_embedding.weight
         for name in ("encoder", "decoder"):
             yield from pairs_of_layers(getattr(self.transformer, name), getattr(twin, name))
 
-    def embed(self, embedding: TokenEmbedding, ids: Tensor) -> Tensor:
+    def embed(self, embedding: mt.TokenEmbedding, ids: Tensor) -> Tensor:
         return self.dropout(self.positions(embedding(ids)))
 
     def forward(self, src: Tensor, tgt_input: Tensor) -> Tensor:
@@ -148,12 +141,12 @@ class TorchDecoderOnly(nn.Module):
         twin: the model that it is a twin of.
     """
 
-    def __init__(self, twin: DecoderOnlyTransformer) -> None:
+    def __init__(self, twin: mt.DecoderOnlyTransformer) -> None:
         super().__init__()
         config = self.config = twin.config
         self.max_len = twin.max_len
-        self.embedding = TokenEmbedding(config.tgt_vocab_size, config.d_model)
-        self.positions = SinusoidalPositionalEncoding(config.d_model, config.max_len)
+        self.embedding = mt.TokenEmbedding(config.tgt_vocab_size, config.d_model)
+        self.positions = mt.SinusoidalPositionalEncoding(config.d_model, config.max_len)
         self.dropout = nn.Dropout(config.dropout)
         layer = nn.TransformerEncoderLayer(
             config.d_model,
@@ -171,7 +164,7 @@ class TorchDecoderOnly(nn.Module):
             for own, weight in self.pairs(twin):
                 own.copy_(weight)
 
-    def pairs(self, twin: DecoderOnlyTransformer) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self, twin: mt.DecoderOnlyTransformer) -> Iterator[tuple[Tensor, Tensor]]:
         """Each weight with the weight of `twin` that does the same."""
         yield self.embedding.weight, twin.embedding.weight
         yield from pairs_of_layers(self.decoder, twin.decoder)

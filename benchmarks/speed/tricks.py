@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+import minitransformer as mt
 from benchmarks.speed import peers
 from benchmarks.speed.libraries import (
     VOCAB_SIZE,
@@ -35,17 +36,6 @@ from benchmarks.speed.libraries import (
     translator,
 )
 from benchmarks.speed.rows import OURS, Row
-from minitransformer import (
-    BPETokenizer,
-    Dropout,
-    KVCache,
-    MultiHeadAttention,
-    Transformer,
-    fast,
-    generate,
-    label_smoothing_loss,
-    next_token_loss,
-)
 from minitransformer.layers.packing import PACKABLE, PackedMask, Packing
 
 WITHOUT = "without"
@@ -59,11 +49,11 @@ def everything_is_real(packing: Packing, real: Tensor | None) -> None:
 
 def loss_of_all_logits(hidden: Tensor, weight: Tensor, targets: Tensor, **options: Any) -> Tensor:
     """`linear_cross_entropy` with all logits in memory."""
-    return label_smoothing_loss(hidden @ weight.T, targets, **options)
+    return mt.label_smoothing_loss(hidden @ weight.T, targets, **options)
 
 
 def one_projection(
-    attention: MultiHeadAttention, x: Tensor, key: Tensor, value: Tensor, mask: Any
+    attention: mt.MultiHeadAttention, x: Tensor, key: Tensor, value: Tensor, mask: Any
 ) -> Tensor:
     """`MultiHeadAttention.forward` with one product for self-attention's queries, keys, values."""
     if key is not x or attention.rotary is not None:
@@ -78,7 +68,7 @@ def one_projection(
     return attention.w_o(packed.queries.pack(heads))
 
 
-FORWARD = MultiHeadAttention.forward
+FORWARD = mt.MultiHeadAttention.forward
 
 
 @contextmanager
@@ -91,7 +81,7 @@ def one_projection_everywhere() -> Iterator[None]:
         return one_projection(self, query, key, value, mask)
 
     with (
-        patch.object(MultiHeadAttention, "forward", forward),
+        patch.object(mt.MultiHeadAttention, "forward", forward),
         patch.dict(PACKABLE, {forward: PACKABLE[FORWARD]}),
     ):
         yield
@@ -109,7 +99,7 @@ def switched(
     return Row(name, {OURS: call, WITHOUT: call_without})
 
 
-def steps() -> Iterator[tuple[str, Transformer, list[tuple[Tensor, ...]]]]:
+def steps() -> Iterator[tuple[str, mt.Transformer, list[tuple[Tensor, ...]]]]:
     """Kinds of training step: name, model and batches."""
     yield "step, d 256, 32 x 32", translator(256, 3), [ragged_batch(32, 32)]
     yield "step, d 512, 16 x 64", translator(512, 6), [ragged_batch(16, 64)]
@@ -117,9 +107,11 @@ def steps() -> Iterator[tuple[str, Transformer, list[tuple[Tensor, ...]]]]:
     yield "Multi30k, d 256, 128 pairs", translator(256, 3, vocab_size), batches
 
 
-def repeated_step(model: Transformer, batches: list[tuple[Tensor, ...]]) -> Callable[[], None]:
+def repeated_step(model: mt.Transformer, batches: list[tuple[Tensor, ...]]) -> Callable[[], None]:
     """A training step in single precision on each of the batches."""
-    return partial(for_each, training_step(model, partial(next_token_loss, model), "fp32"), batches)
+    return partial(
+        for_each, training_step(model, partial(mt.next_token_loss, model), "fp32"), batches
+    )
 
 
 def training_rows() -> Iterator[Row]:
@@ -140,7 +132,7 @@ def training_rows() -> Iterator[Row]:
         yield switched(
             f"{where}: PyTorch's dropout",
             step,
-            lambda: patch.object(Dropout, "forward", nn.Dropout.forward),
+            lambda: patch.object(mt.Dropout, "forward", nn.Dropout.forward),
         )
         yield switched(
             f"{where}: one projection for q, k, v",
@@ -157,7 +149,7 @@ def training_rows() -> Iterator[Row]:
 
 def attention_rows() -> Iterator[Row]:
     """Forward and backward on short sequences, by the formula and by the fused kernel."""
-    ours, formula = (MultiHeadAttention(256, 4, backend=way) for way in ("sdpa", "reference"))
+    ours, formula = (mt.MultiHeadAttention(256, 4, backend=way) for way in ("sdpa", "reference"))
     ways = {"the formula": formula.attend, "the kernel": ours.attend}
     for dtype, way in ((torch.float32, "the formula"), (torch.bfloat16, "the kernel")):
         for rows, length in ((128, 10), (32, 16), (32, 32), (32, 64)):
@@ -180,16 +172,16 @@ def generation_rows() -> Iterator[Row]:
     def write(model: Any, rows: int, num_beams: int) -> Callable[[], Tensor]:
         src = torch.randint(5, VOCAB_SIZE, (rows, 24))
         options = {"max_new_tokens": 64, "min_new_tokens": 64, "num_beams": num_beams}
-        return partial(generate, model, src, **options)
+        return partial(mt.generate, model, src, **options)
 
     for name, rows, num_beams in (("1 text", 1, 1), ("beam 4", 1, 4), ("16 texts", 16, 1)):
-        calls = {OURS: write(fast.prepare(model), rows, num_beams)}
+        calls = {OURS: write(mt.fast.prepare(model), rows, num_beams)}
         yield Row(f"{name}: the modules", calls | {WITHOUT: write(model, rows, num_beams)})
     for name, rows, num_beams in (("1 text", 1, 1), ("16 texts", 16, 1), ("32 texts", 32, 4)):
         yield switched(
             f"{name}, beam {num_beams}: torch.cat",
             write(model, rows, num_beams),
-            lambda: patch("minitransformer.inference.decoding.KVCache", lambda _: KVCache()),
+            lambda: patch("minitransformer.inference.decoding.KVCache", lambda _: mt.KVCache()),
         )
 
 
@@ -240,7 +232,7 @@ def steps_of_lookup(ids: list[int], ahead: int = 3) -> int:
 def print_lookup() -> None:
     """How many tokens of real text a step would write with guesses from the text so far."""
     texts = peers.corpus(2e6)
-    tokenizer = BPETokenizer.train(texts, VOCAB_SIZE)
+    tokenizer = mt.BPETokenizer.train(texts, VOCAB_SIZE)
     encoded = [ids for text in texts if len(ids := tokenizer.encode(text)) >= 256]
     for length in (64, 256):
         parts = [ids[i : i + length] for ids in encoded for i in range(0, len(ids), length)]
@@ -282,7 +274,7 @@ def print_profiles() -> None:
                 models[name], loss, precision
             )
     small, src = translator(256, 3, norm_first=False).eval(), torch.randint(5, VOCAB_SIZE, (1, 24))
-    calls["1 text, d 256"] = partial(generate, small, src, max_new_tokens=64, min_new_tokens=64)
+    calls["1 text, d 256"] = partial(mt.generate, small, src, max_new_tokens=64, min_new_tokens=64)
     for name, call in calls.items():
         print(f"{name:<50} products {share_of_products(call):4.0%}", flush=True)
 
