@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pooch
 import torch
 from scipy import stats
 from torch import nn
@@ -64,6 +66,13 @@ def paired(ours: Sequence[float], others: Sequence[float]) -> Row:
     return {"differences": differences, **interval(differences, "difference")}
 
 
+def gathered(found: Sequence[Any]) -> Any:
+    """Dictionaries of one shape, however deep, one for each seed, as one with lists of numbers."""
+    if not isinstance(found[0], dict):
+        return list(found)
+    return {name: gathered([each[name] for each in found]) for name in found[0]}
+
+
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table."""
     rule = ["---"] * len(header)
@@ -104,6 +113,21 @@ def plan_of(*decided: Any) -> str:
 def size(model: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def downloaded(folder: str, file: str, address: str, sha256: str) -> Path:
+    """A file with this checksum: of `folder` in MINITRANSFORMER_DATA, or downloaded once.
+
+    Raises:
+        ValueError: if the file that is there has another checksum.
+    """
+    if (data := os.environ.get("MINITRANSFORMER_DATA")) is None:
+        cache = Path(pooch.os_cache("minitransformer"), folder)
+        return Path(pooch.retrieve(address, sha256, fname=file, path=cache))
+    path = Path(data, folder, file)
+    if (found := pooch.file_hash(str(path))) != sha256:
+        raise ValueError(f"{path} has the SHA-256 {found}, expected {sha256}: see {address}")
+    return path
 
 
 # --- a file with a line for each run
@@ -197,6 +221,10 @@ class Runs:
             self.keep()
             print(f"{name:<42} {json.dumps(runs[name])[:150]}", flush=True)
         return runs[name]
+
+    def of_seeds(self, name: str, make: Callable[[int], Any], seeds: Sequence[int]) -> Any:
+        """What the runs of all seeds found, as `gathered`."""
+        return gathered([self.run(f"{name}, {seed}", partial(make, seed)) for seed in seeds])
 
     def finish(self, results: Row) -> Row:
         """Write the results and what made them; what was kept is not needed any more."""

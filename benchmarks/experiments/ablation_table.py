@@ -1,7 +1,6 @@
 """What `ablations.py` has found so far, as Markdown: differences to the baseline, paired by seeds.
 
 python -m benchmarks.experiments.ablation_table
-python -m benchmarks.experiments.ablation_table --only norm heads --tasks grammar
 python -m benchmarks.experiments.ablation_table --departures   the table of that page
 
 Below zero a setting's loss is lower than the baseline's. A loss is in nats a token, held out; where
@@ -16,8 +15,6 @@ one would have it.
 - other sign: how many single seeds would have said the opposite, of the runs at the best.
 - beyond its parts: of a setting that joins others, what is left of its difference after the
   differences of these, each alone and at its best, have been taken away.
-- speed: CPU seconds of a run, relative to the baseline's at ×1; "slow way" where padding was
-  computed too, in rows measured before packing was a mask.
 
 The page's table has losses as multiples of the baseline's, both at their best rates, with intervals
 (of the logarithms); and behind them how many more of 100 texts are right, likewise.
@@ -26,9 +23,7 @@ The page's table has losses as multiples of the baseline's, both at their best r
 import argparse
 import math
 import statistics
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.experiments.ablation_settings import (
     BASELINE,
@@ -130,7 +125,7 @@ def line(rows: Rows, task: str, setting: Setting) -> list[str]:
     name, best = setting.name, best_rate(rows, task, setting.name)
     base = values(rows, task, BASELINE.name, 1.0, measure)
     at_one = combined((1, values(rows, task, name, 1.0, measure)), (-1, base))
-    cells = [name, cell(at_one), "?", "–", "–", "–", "–", speed(rows, task, name)]
+    cells = [name, cell(at_one), "?", "–", "–", "–", "–"]
     if is_selected(rows, task, name) and is_selected(rows, task, BASELINE.name):
         rates = ((1, name, best), (-1, BASELINE.name, best_rate(rows, task, BASELINE.name)))
         end, halfway, right = (
@@ -140,21 +135,6 @@ def line(rows: Rows, task: str, setting: Setting) -> list[str]:
         cells[2] = f"×{best:g}" + (", border" if best in FURTHER.values() else "")
         cells[3:7] = [cell(end), cell(halfway), cell(right, 1, 100), other_sign(end)]
     return cells
-
-
-def speed(rows: Rows, task: str, name: str) -> str:
-    """The time of a run, relative to the baseline's: the median of ratios."""
-    pairs = [
-        (row, base)
-        for seed in SEEDS
-        if (row := rows.get((task, name, 1.0, seed)))
-        and (base := rows.get((task, BASELINE.name, 1.0, seed)))
-        and row["outcome"] == base["outcome"] == "ended"
-    ]
-    if not pairs:
-        return "–"
-    ratio = statistics.median(row["cpu_seconds"] / base["cpu_seconds"] for row, base in pairs)
-    return f"×{ratio:.1f}" + ("" if pairs[0][0].get("fast", True) else ", slow way")
 
 
 def beyond_its_parts(rows: Rows, task: str, setting: Setting) -> list[float | None]:
@@ -184,19 +164,17 @@ def baseline_lines(rows: Rows, task: str) -> list[list[str]]:
     return found
 
 
-def report(rows: Rows, tasks: Sequence[str], factors: Sequence[str]) -> str:
-    """All that is known of these."""
+def report(rows: Rows) -> str:
+    """All that is known."""
     parts = []
-    for task in tasks:
-        if not any(key[0] == task for key in rows):
-            continue
+    for task in BASELINES:
         peak = BASELINES[task]["training"]["peak_learning_rate"]
         best = best_rate(rows, task, BASELINE.name)
         said = f"its best rate is ×{best:g}" if is_selected(rows, task, BASELINE.name) else ""
         header = ["rate", "runs that ended", "loss", "right", "difference to ×1"]
         parts.append(f"## {task}\n\nThe baseline; ×1 is {peak:g}. {said}".rstrip())
         parts.append(markdown(header, baseline_lines(rows, task)))
-        for factor in factors:
+        for factor in FACTORS:
             settings = [
                 setting
                 for setting in settings_of(task, factor)
@@ -207,7 +185,7 @@ def report(rows: Rows, tasks: Sequence[str], factors: Sequence[str]) -> str:
             header = ["setting", "at ×1", "best", "at the best", "halfway", "right"]
             lines = [line(rows, task, setting) for setting in settings]
             parts.append(f"### {task}: {factor}")
-            parts.append(markdown([*header, "other sign", "speed"], lines))
+            parts.append(markdown([*header, "other sign"], lines))
             joint = [s for s in settings if s.parts]
             if joint:
                 lines = [[s.name, cell(beyond_its_parts(rows, task, s))] for s in joint]
@@ -215,11 +193,6 @@ def report(rows: Rows, tasks: Sequence[str], factors: Sequence[str]) -> str:
     hours = sum(row["cpu_seconds"] for row in rows.values()) / 3600
     ended = sum(row["outcome"] == "ended" for row in rows.values())
     parts.append(f"{len(rows)} runs, of which {ended} ended, in {hours:.2f} CPU hours.")
-    made = Counter(
-        ", ".join(f"{name} {row['made'][name]}" for name in ("torch", "processor", "instructions"))
-        for row in rows.values()
-    )
-    parts.append("\n".join(f"- {number} with {what}" for what, number in made.items()))
     return "\n\n".join(parts)
 
 
@@ -258,15 +231,10 @@ def departures(rows: Rows) -> str:
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description="what the ablations have found so far")
-    parser.add_argument("--only", nargs="+", choices=FACTORS, default=FACTORS, metavar="FACTOR")
-    parser.add_argument("--tasks", nargs="+", choices=list(BASELINES), default=list(BASELINES))
-    parser.add_argument("--out", type=Path, default=FILE, help="what ablations.py writes")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--departures", action="store_true", help="the table of that page")
-    args = parser.parse_args()
-    rows = read(args.out)
-    print(departures(rows) if args.departures else report(rows, args.tasks, args.only))
+    rows = read(FILE)
+    print(departures(rows) if parser.parse_args().departures else report(rows))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import minitransformer as mt
+from benchmarks import runs
 from benchmarks.experiments import since_2017
 from benchmarks.experiments.ablation_settings import (
     BASELINE,
@@ -50,17 +51,7 @@ from benchmarks.experiments.ablation_settings import (
     Setting,
     settings_of,
 )
-from benchmarks.runs import (
-    RESULTS,
-    EncodedPairs,
-    Row,
-    appending,
-    fingerprint,
-    made,
-    plan_of,
-    read_rows,
-    size,
-)
+from benchmarks.runs import fingerprint, size
 
 SEEDS = (0, 1, 2, 3, 4)
 SELECTION_SEEDS = (100, 101)
@@ -71,7 +62,7 @@ HOPELESS = 1.1
 WORDS = 7  # of an English sentence of the grammar task, at most
 LOOKS = {4: True, 3: False, 2: True, 1: True}
 """At which parts of the steps a run is measured, and whether it writes, too."""
-FILE = RESULTS / "ablations.jsonl"
+FILE = runs.RESULTS / "ablations.jsonl"
 
 
 @dataclass(frozen=True)
@@ -89,12 +80,12 @@ class Run:
         return self.task, self.setting.name, self.rate, self.seed
 
 
-Rows = dict[tuple[str, str, float, int], Row]
+Rows = dict[tuple[str, str, float, int], runs.Row]
 
 
 def plan(task: str, setting: Setting) -> str:
     """The fingerprint of a setting and of the baseline that it changes."""
-    return plan_of(BASELINES[task], setting.as_changes())
+    return runs.plan_of(BASELINES[task], setting.as_changes())
 
 
 def read(path: Path) -> Rows:
@@ -105,17 +96,17 @@ def read(path: Path) -> Rows:
         for setting in [BASELINE, *(s for f in FACTORS for s in settings_of(task, f))]
     }
 
-    def key_of(row: Row) -> tuple[str, str, float, int] | None:
+    def key_of(row: runs.Row) -> tuple[str, str, float, int] | None:
         key = row["task"], row["setting"], row["rate"], row["seed"]
         return key if row["plan"] == plans.get(key[:2]) else None
 
-    return read_rows(path, key_of)
+    return runs.read_rows(path, key_of)
 
 
 # --- what is to be done
 
 
-def final_loss(row: Row | None) -> float:
+def final_loss(row: runs.Row | None) -> float:
     """The held-out loss at the end; infinite where there was none."""
     if row is None or row["outcome"] != "ended":
         return math.inf
@@ -329,7 +320,7 @@ def look(model: Any, task: Task, step: int, writes: bool) -> dict[str, float]:
     return found
 
 
-def train(run: Run) -> Row:
+def train(run: Run) -> runs.Row:
     """One run from its beginning to its end; the row of the file."""
     task = task_of(run)
     model = new_model(run, task)
@@ -338,7 +329,7 @@ def train(run: Run) -> Row:
     if run.task == "text":
         trainer = mt.LanguageModelTrainer(model, task.encoded, task.tokenizers["text"], config)
     else:
-        trainer = EncodedPairs(model, task.encoded, task.tokenizers, config)
+        trainer = runs.EncodedPairs(model, task.encoded, task.tokenizers, config)
     begun = time.process_time()  # a program's first optimizer takes seconds to import
     looks: list[dict[str, float]] = []
     outcome = "ended"
@@ -370,7 +361,7 @@ def train(run: Run) -> Row:
         "outcome": outcome,
         "looks": [{name: round(value, 5) for name, value in row.items()} for row in looks],
         "cpu_seconds": round(time.process_time() - begun, 2),
-        "made": made(),
+        "made": runs.made(),
     }
 
 
@@ -379,8 +370,8 @@ def train(run: Run) -> Row:
 
 def show(rows: Rows, only: Sequence[str]) -> None:
     """Print how many runs of each factor and task are missing, and what the done ones took."""
-    runs = {run.key: run for run in schedule(rows, only) if run.key not in rows}
-    missing = Counter((run.setting.factor, run.task) for run in runs.values())
+    to_do = {run.key: run for run in schedule(rows, only) if run.key not in rows}
+    missing = Counter((run.setting.factor, run.task) for run in to_do.values())
     for (factor, task), count in missing.items():
         print(f"{factor:<24} {task:<14} {count:>5}")
     hours = sum(row["cpu_seconds"] for row in rows.values()) / 3600
@@ -396,7 +387,6 @@ def other_texts(run: Run, rows: Rows) -> set[str]:
 
 
 def main() -> None:
-    """Train what is missing, or say what that is."""
     parser = argparse.ArgumentParser(description="what matters: one thing changed at a time")
     parser.add_argument("--only", nargs="+", choices=FACTORS, default=[], metavar="FACTOR")
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
@@ -406,7 +396,7 @@ def main() -> None:
         show(read(args.out), args.only)
         return
     torch.set_num_threads(1)
-    with appending(args.out) as append:
+    with runs.appending(args.out) as append:
         rows = read(args.out)
         left_out: set[str] = set()
         for run in schedule(rows, args.only):

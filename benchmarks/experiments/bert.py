@@ -20,7 +20,6 @@ writes `bert_sst2.json`.
 
 import ast
 import math
-import os
 import random
 import re
 import sysconfig
@@ -32,7 +31,6 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import pooch
 import torch
 import torch.nn.functional as F
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -41,7 +39,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from benchmarks.runs import Row, Runs, fingerprint, options, paired, write_json
+from benchmarks.runs import Row, Runs, downloaded, fingerprint, options, paired, write_json
 from minitransformer import WordPieceTokenizer, pad_rows
 from minitransformer.models import (
     BERTConfig,
@@ -390,13 +388,11 @@ class Measurement:
         """One pre-training and all that is made of it."""
         encoder = pre_train(self.texts, SETTINGS[name], seed)
         loss, right = filling_in(encoder, self.texts)
-        fine_tuned = self.tuned(encoder, rates, seed)
-        return {
-            "loss": loss,
-            "right": right,
+        found = {
             "frozen": self.frozen(encoder, seed),
-            "fine_tuned": fine_tuned,
+            "fine_tuned": self.tuned(encoder, rates, seed),
         }
+        return {"loss": loss, "right": right, **found}
 
     def results(self, runs: Runs, seeds: Sequence[int]) -> Row:
         """All that the results file holds; what is not measured yet is measured now."""
@@ -409,24 +405,14 @@ class Measurement:
         settings: dict[str, Row] = {}
         for name, how in SETTINGS.items():
             chosen = list(seeds if name == "15 %" else seeds[:3])
-            row = {**how, "seeds": chosen, "loss": [], "right": [], "frozen": {}, "fine_tuned": {}}
-            for seed in chosen:
-                make = partial(self.setting, name, by_name["pre-trained"], seed)
-                found = runs.run(f"{name}, {seed}", make)
-                for key in ("loss", "right"):
-                    row[key].append(found[key])
-                for key in ("frozen", "fine_tuned"):
-                    add(row[key], found[key])
-            settings[name] = row
+            make = partial(self.setting, name, by_name["pre-trained"])
+            settings[name] = {**how, "seeds": chosen, **runs.of_seeds(name, make, chosen)}
         ways = {
             "from scratch": partial(self.tuned, None, by_name["from scratch"]),
             "tf-idf": self.counted,
             "counted pairs": self.usual_pairs,
         }
-        rivals: dict[str, Row] = {name: {} for name in ways}
-        for seed in seeds:
-            for name, way in ways.items():
-                add(rivals[name], runs.run(f"{name}, {seed}", partial(way, seed)))
+        rivals = {name: runs.of_seeds(name, way, seeds) for name, way in ways.items()}
         return {
             "text": {
                 "words": self.texts.words,
@@ -450,11 +436,8 @@ class Measurement:
 
 
 def sst2_table(name: str) -> list[list[str]]:
-    """Rows of sentence and label; from the folder MINITRANSFORMER_DATA names, else downloaded."""
-    folder, expected = os.environ.get("MINITRANSFORMER_DATA"), SST2_HASHES[name]
-    path = Path(folder, "sst2", name) if folder else Path(pooch.retrieve(SST2 + name, expected))
-    if (found := pooch.file_hash(path)) != expected:
-        raise ValueError(f"{path} has the SHA-256 {found}, expected {expected}")
+    """Rows of sentence and label."""
+    path = downloaded("sst2", name, SST2 + name, SST2_HASHES[name])
     return [row.rsplit("\t", 1) for row in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -481,13 +464,6 @@ def sst2(texts: Texts, seeds: Sequence[int]) -> dict[str, list[float]]:
     return found
 
 
-def add(lists: dict[str, Any], found: Shares) -> None:
-    """Put what one seed found at the end of each list."""
-    for task, by_count in found.items():
-        for count, share in by_count.items():
-            lists.setdefault(task, {}).setdefault(count, []).append(share)
-
-
 def comparisons(row: Row, rivals: dict[str, Row]) -> Iterator[Row]:
     """Fine-tuning after pre-training minus each rival, paired by seeds, with its interval."""
     for task in TASKS:
@@ -498,7 +474,6 @@ def comparisons(row: Row, rivals: dict[str, Row]) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Train what is missing, write the results, and print the comparisons."""
     parser = options(__doc__, "bert.json", range(5))
     parser.add_argument("--sst2", action="store_true", help="that instead; fetches it")
     args = parser.parse_args()

@@ -29,21 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minitransformer as mt
-from benchmarks.runs import Row, Runs, fingerprint, interval, options, size
-from minitransformer.efficient_attention import (
-    BlockMask,
-    LatentAttention,
-    PeakMemory,
-    all_of,
-    any_of,
-    causal_rule,
-    delta_rule,
-    flash_attention,
-    global_rule,
-    linear_attention,
-    random_rule,
-    window_rule,
-)
+from benchmarks.runs import Row, Runs, fingerprint, gathered, interval, options, size
+from minitransformer import efficient_attention as cheaper
 
 LENGTHS = [2**power for power in range(7, 17)]  # 128 to 65,536
 WIDTH, BLOCK_SIZE, WINDOW, NUM_GLOBAL, NUM_RANDOM = 64, 128, 256, 64, 2
@@ -55,16 +42,20 @@ SELECTION_SEED = 100
 
 
 @cache
-def mask_of(name: str, length: int) -> tuple[BlockMask, float]:
+def mask_of(name: str, length: int) -> tuple[cheaper.BlockMask, float]:
     """The mask of a window, or with global and random blocks besides; and the seconds it took."""
     start = time.process_time()
-    rule = window_rule(WINDOW)
+    rule = cheaper.window_rule(WINDOW)
     if name != "window":
         generator = torch.Generator().manual_seed(0)
-        drawn = random_rule(length, min(NUM_RANDOM, length // BLOCK_SIZE), BLOCK_SIZE, generator)
-        rule = any_of(rule, global_rule(NUM_GLOBAL), drawn)
+        drawn = cheaper.random_rule(
+            length, min(NUM_RANDOM, length // BLOCK_SIZE), BLOCK_SIZE, generator
+        )
+        rule = cheaper.any_of(rule, cheaper.global_rule(NUM_GLOBAL), drawn)
     reach = WINDOW if name == "window" else None
-    mask = BlockMask(all_of(causal_rule, rule), length, block_size=BLOCK_SIZE, reach=reach)
+    mask = cheaper.BlockMask(
+        cheaper.all_of(cheaper.causal_rule, rule), length, block_size=BLOCK_SIZE, reach=reach
+    )
     return mask, time.process_time() - start
 
 
@@ -78,11 +69,11 @@ METHODS: dict[str, Callable[..., Tensor]] = {
         q, k, v, "causal", backend="reference"
     ),
     "fused": lambda q, k, v: mt.scaled_dot_product_attention(q, k, v, "causal"),
-    "blocks": lambda q, k, v: flash_attention(q, k, v, "causal", block_size=BLOCK_SIZE),
-    "window": flash_attention,
-    "window, global, random": flash_attention,
-    "linear": lambda q, k, v: linear_attention(q, k, v, "causal"),
-    "delta rule": lambda q, k, v: delta_rule(q, k, v, strength_of(k)),
+    "blocks": lambda q, k, v: cheaper.flash_attention(q, k, v, "causal", block_size=BLOCK_SIZE),
+    "window": cheaper.flash_attention,
+    "window, global, random": cheaper.flash_attention,
+    "linear": lambda q, k, v: cheaper.linear_attention(q, k, v, "causal"),
+    "delta rule": lambda q, k, v: cheaper.delta_rule(q, k, v, strength_of(k)),
 }
 
 
@@ -97,7 +88,7 @@ def measure(name: str, length: int, number: int) -> Row:
     """Seconds of a forward and a backward pass; in the first round also bytes, and of the mask."""
     tensors = tensors_of(length)
     found: Row = {}
-    masks: list[BlockMask] = []
+    masks: list[cheaper.BlockMask] = []
     if name.startswith("window"):
         mask, found["mask_seconds"] = mask_of(name, length)
         masks.append(mask)
@@ -106,7 +97,7 @@ def measure(name: str, length: int, number: int) -> Row:
         METHODS[name](*tensors, *masks).sum().backward()
 
     if number == 0:
-        with PeakMemory() as memory:  # this call warms up, too
+        with cheaper.PeakMemory() as memory:  # this call warms up, too
             run()
         found["bytes"] = memory.peak
     start, calls = time.process_time(), 0
@@ -181,7 +172,7 @@ class LinearAttending(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: object, bias: object = None
     ) -> Tensor:
         """Queries, keys and values (b, h, n, e); the mask is "causal"."""
-        return linear_attention(query, key, value, "causal")
+        return cheaper.linear_attention(query, key, value, "causal")
 
 
 class DeltaAttending(nn.Module):
@@ -196,10 +187,10 @@ class DeltaAttending(nn.Module):
     ) -> Tensor:
         """Queries, keys and values (b, h, n, e); the mask is "causal"."""
         strength = self.strength(key).sigmoid()[..., 0]
-        return delta_rule(F.normalize(query, dim=-1), key, value, strength)
+        return cheaper.delta_rule(F.normalize(query, dim=-1), key, value, strength)
 
 
-class LatentAttending(LatentAttention):
+class LatentAttending(cheaper.LatentAttention):
     """`LatentAttention`, called as a `MultiHeadAttention` is."""
 
     def forward(
@@ -379,7 +370,7 @@ def recall_results(runs: Runs, seeds: Sequence[int]) -> dict[str, Row]:
             "numbers": numbers_kept(method, PAIR_COUNTS[-1], *sizes),
             "parameters": size(Reader(method)),
             "right": right,
-            **columns([interval(shares) for shares in right]),
+            **gathered([interval(shares) for shares in right]),
         }
     return found
 
@@ -411,13 +402,7 @@ def text_results(runs: Runs, text: Text, seeds: Sequence[int]) -> dict[str, Row]
     return found
 
 
-def columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
-    """A list for each name, of several rows with the same names."""
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
 def main() -> None:
-    """Measure what is missing, write the results, and print them."""
     parser = options(__doc__, "efficient_attention.json", range(3))
     parser.add_argument("--rounds", type=int, default=3, help="of the map, at least 2")
     args = parser.parse_args()

@@ -111,7 +111,6 @@ def same_answers(checkpoint: Path, folders: Sequence[Path], count: int) -> list[
 
 
 def main() -> None:
-    """Print a row for each folder."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -194,7 +194,6 @@ def number(value: float) -> float | None:
 
 
 def main() -> None:
-    """Train what is missing, write the results, and print the last numbers."""
     args = options(__doc__, "gallery.json", range(3)).parse_args()
     gallery = Gallery()
     kept = Runs(args.out, SHAPE, TRAINING, torch.__version__)

@@ -287,7 +287,6 @@ def minhash_figure() -> str:
 
 
 def main() -> None:
-    """Print the numbers, and write the files if told to."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--save", action="store_true", help="simulate, and write the files")
     if parser.parse_args().save:

@@ -23,18 +23,7 @@ from typing import Any
 import torch
 
 import minitransformer as mt
-from benchmarks.runs import (
-    EncodedPairs,
-    Row,
-    appending,
-    fingerprint,
-    interval,
-    made,
-    markdown,
-    options,
-    plan_of,
-    read_rows,
-)
+from benchmarks import runs
 from minitransformer.tasks.recipes import FAST, JOBS, words_and_subwords
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -76,7 +65,7 @@ SETTINGS = (
 RECIPES = {"usual": {}, "fast": FAST["number-words"].settings}
 """How the main job is trained: what is not the default."""
 
-Rows = dict[tuple[str, str, int], Row]
+Rows = dict[tuple[str, str, int], runs.Row]
 
 
 # --- the numbers of training
@@ -120,7 +109,7 @@ def tables(model: mt.Transformer) -> list[tuple[Any, torch.Tensor]]:
     return [(part, part.table) for part in model.modules() if isinstance(part, kinds)]
 
 
-class SpreadTrainer(EncodedPairs):
+class SpreadTrainer(runs.EncodedPairs):
     """A trainer that gives each batch other positions, in order (Ruoss et al., 2023)."""
 
     spread = 0
@@ -197,7 +186,7 @@ def next_tokens(trainer: mt.Trainer, pairs: Sequence[mt.TextPair]) -> float:
     return right / real
 
 
-def train(recipe: str, setting: Setting, seed: int) -> Row:
+def train(recipe: str, setting: Setting, seed: int) -> runs.Row:
     """One run of a recipe from its beginning to its end; the row of the file."""
     data = data_of(seed, **setting.numbers)
     splits, pairs = data.splits, data.texts
@@ -226,7 +215,7 @@ def train(recipe: str, setting: Setting, seed: int) -> Row:
         "steps": trainer.step,
         "changes": changes_of(setting),
         "plan": plan(recipe, setting),
-        "texts": fingerprint([text for pair in pairs for text in pair]),
+        "texts": runs.fingerprint([text for pair in pairs for text in pair]),
         "millions": sum("million" in pair.src for pair in pairs),
         "both": sum("million" in pair.src and "thousand" in pair.src for pair in pairs),
         "longest": {
@@ -237,7 +226,7 @@ def train(recipe: str, setting: Setting, seed: int) -> Row:
         "thousands": thousands,
         "next": round(next_tokens(trainer, tested["longer"]), 5),
         "cpu_seconds": round(time.process_time() - begun, 1),
-        "made": made(),
+        "made": runs.made(),
     }
 
 
@@ -252,18 +241,20 @@ def changes_of(setting: Setting) -> dict[str, Any]:
 
 def plan(recipe: str, setting: Setting) -> str:
     """The fingerprint of all that is decided before a run."""
-    return plan_of({"tested": TESTED, "model": {}, "training": RECIPES[recipe]}, asdict(setting))
+    return runs.plan_of(
+        {"tested": TESTED, "model": {}, "training": RECIPES[recipe]}, asdict(setting)
+    )
 
 
 def read(path: Path) -> Rows:
     """The rows of these plans."""
     plans = {(recipe, s.name): plan(recipe, s) for recipe in RECIPES for s in SETTINGS}
 
-    def key_of(row: Row) -> tuple[str, str, int] | None:
+    def key_of(row: runs.Row) -> tuple[str, str, int] | None:
         key = row["recipe"], row["setting"], row["seed"]
         return key if row["plan"] == plans.get(key[:2]) else None
 
-    return read_rows(path, key_of)
+    return runs.read_rows(path, key_of)
 
 
 def remaining(
@@ -283,7 +274,7 @@ def cell(found: Sequence[float | None]) -> str:
         return "–"
     if len(shares) < 2:
         return f"{shares[0]:.1%}"
-    found = interval(shares)
+    found = runs.interval(shares)
     low, high = max(0.0, found["low"]), min(1.0, found["high"])
     return f"{found['mean']:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -297,12 +288,11 @@ def table(rows: Rows, recipe: str) -> str:
             cells = [cell([row["right"][split] for row in found]) for split in SPLITS]
             following = cell([row["next"] for row in found])
             lines.append([setting.name, str(len(found)), *cells, following])
-    return markdown(["setting", "runs", *SPLITS, "next tokens of `longer`"], lines)
+    return runs.markdown(["setting", "runs", *SPLITS, "next tokens of `longer`"], lines)
 
 
 def main() -> None:
-    """Train what is missing and print the table."""
-    parser = options(__doc__, "longer.jsonl", SEEDS)
+    parser = runs.options(__doc__, "longer.jsonl", SEEDS)
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="SETTING")
     parser.add_argument("--recipe", choices=RECIPES, default="usual")
@@ -316,7 +306,7 @@ def main() -> None:
         print(table(rows, args.recipe))
         return
     torch.set_num_threads(1)
-    with appending(args.out) as append:
+    with runs.appending(args.out) as append:
         for setting, seed in missing:
             row = train(args.recipe, setting, seed)
             rows[args.recipe, setting.name, seed] = row

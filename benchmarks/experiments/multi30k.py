@@ -119,7 +119,6 @@ def cell(numbers: list[float]) -> str:
 
 
 def main() -> None:
-    """Train what is missing, or print the table."""
     parser = options(__doc__, "multi30k.jsonl", SEEDS)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--table", action="store_true", help="print it; train nothing")

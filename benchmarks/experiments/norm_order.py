@@ -44,7 +44,6 @@ class ConstantRate(mt.TrainingConfig):
 
 
 def main() -> None:
-    """Train every cell of the grid, and print a row of the table for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 6, 12])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -22,7 +22,6 @@ Batches = Sequence[mt.Batch]
 
 
 def main() -> None:
-    """Train once per seed; print what is left without each head, and a curve."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=mt.TrainingConfig.steps)

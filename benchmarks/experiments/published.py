@@ -264,7 +264,6 @@ def files() -> None:
 
 
 def main() -> int:
-    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

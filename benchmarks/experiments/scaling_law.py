@@ -409,7 +409,6 @@ def report(rows: Rows, found: dict[str, Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Train what is missing, or say what that is."""
     parser = argparse.ArgumentParser(description="a scaling law of one's own")
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
     parser.add_argument("--report", action="store_true", help="what is known; train nothing")

@@ -234,7 +234,6 @@ def shown(number: float | None, form: str) -> str:
 
 
 def main() -> None:
-    """Train what is missing, write the results, and print the comparisons."""
     parser = options(__doc__, "since_2017.json", range(5))
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     args = parser.parse_args()

@@ -19,7 +19,6 @@ target. To break one, add yours there and train it.
 """
 
 import json
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -28,12 +27,20 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import pooch
 import torch
 
 import minitransformer as mt
 from benchmarks.experiments.speedrun_records import TASKS, Recipe, Task
-from benchmarks.runs import Row, appending, fingerprint, made, markdown, options, read_rows
+from benchmarks.runs import (
+    Row,
+    appending,
+    downloaded,
+    fingerprint,
+    made,
+    markdown,
+    options,
+    read_rows,
+)
 from benchmarks.speed.torch_transformer import (
     TorchDecoderOnly,
     TorchTransformer,
@@ -110,17 +117,11 @@ def read(path: Path) -> Rows:
 def shakespeare(seed: int = 0) -> dict[str, list[Any]]:
     """Plays of Shakespeare: nine tenths of the text to learn, the rest to be measured on.
 
-    The last tenth is held out, in pieces of `CONTEXT` characters and the one that follows. The text
-    is downloaded once, or read from tinyshakespeare/input.txt of the folder that the environment
-    variable MINITRANSFORMER_DATA names; its checksum is verified. The seed draws nothing here.
+    The last tenth is held out, in pieces of `CONTEXT` characters and the one that follows. The seed
+    draws nothing here.
     """
-    folder = os.environ.get("MINITRANSFORMER_DATA")
-    path = Path(folder, "tinyshakespeare", "input.txt") if folder else None
-    if path and pooch.file_hash(str(path)) != SHA256:
-        raise ValueError(f"{path} is damaged; replace it by {ADDRESS}")
-    cache = Path(pooch.os_cache("minitransformer"), "tinyshakespeare")
-    found = path or Path(pooch.retrieve(ADDRESS, SHA256, fname="input.txt", path=cache))
-    text = found.read_text(encoding="utf-8")
+    path = downloaded("tinyshakespeare", "input.txt", ADDRESS, SHA256)
+    text = path.read_text(encoding="utf-8")
     cut = int(0.9 * len(text))
     starts = range(cut, len(text) - CONTEXT, CONTEXT)
     return {"train": [text[:cut]], "held_out": [text[i : i + CONTEXT + 1] for i in starts]}
@@ -356,7 +357,6 @@ def table(rows: Rows) -> str:
 
 
 def main() -> None:
-    """Train what is missing, or print the table."""
     parser = options(__doc__, "speedrun.jsonl", SEEDS)
     parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK")
     parser.add_argument("--record", type=int, help="this record alone")

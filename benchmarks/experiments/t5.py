@@ -167,17 +167,16 @@ class Seed:
 
 def measured(runs: Runs, seeds: Sequence[int]) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The scores of all runs by kind and task, a list with a number for each seed."""
+    data = {seed: Seed(seed) for seed in seeds}
     found: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in KINDS}
-    for number in seeds:
-        seed = Seed(number)
-        for kind in KINDS:
-            few = kind.startswith("few")
-            for task in ["all"] if kind == "shared" else FEW_TASKS if few else seed.tasks:
-                scores = runs.run(f"{kind}, {task}, {number}", partial(seed.run, kind, task))
-                for name, by_measure in scores.items():
-                    row = found[kind].setdefault(name, {"loss": [], "right": []})
-                    for measure, score in by_measure.items():
-                        row[measure].append(score)
+
+    def scores(kind: str, task: str, seed: int) -> Scores:
+        return data[seed].run(kind, task)
+
+    for kind in KINDS:
+        few = kind.startswith("few")
+        for task in ["all"] if kind == "shared" else FEW_TASKS if few else data[seeds[0]].tasks:
+            found[kind] |= runs.of_seeds(f"{kind}, {task}", partial(scores, kind, task), seeds)
     return found
 
 
@@ -196,7 +195,6 @@ def compared(runs: Row, first: str, second: str) -> list[Row]:
 
 
 def main() -> None:
-    """Train what is missing, write the results, and print the comparisons."""
     args = options(__doc__, "t5.json", range(3)).parse_args()
     runs = Runs(args.out, SHAPE, TRAINING, FEW, torch.__version__)
     found = measured(runs, args.seeds)

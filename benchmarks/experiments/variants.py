@@ -100,7 +100,6 @@ VARIANTS: dict[str, dict[str, Variant]] = {
 
 
 def main() -> None:
-    """Train each variant once per seed, and print a row of the table for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=VARIANTS)
     parser.add_argument("seeds", nargs="*", type=int, default=[0, 1, 2])

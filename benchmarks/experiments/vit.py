@@ -21,7 +21,6 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm import SVC
 from torch import Tensor, nn
 
-from benchmarks.runs import Row, Runs, half_width, options, size
+from benchmarks.runs import Row, Runs, downloaded, gathered, half_width, options, size
 from minitransformer.models import ViT, ViTConfig
 
 SHAPE = {"d_model": 48, "num_heads": 4, "num_layers": 2, "d_ff": 96, "eps": 1e-6}
@@ -169,14 +168,8 @@ def read_pictures(name: str) -> tuple[Tensor, Tensor]:
         return x.float()[:, None], y
     contents = []
     for file, checksum in SHA256.items():
-        path = Path(os.environ.get("MINITRANSFORMER_DATA", "")) / "mnist" / file
-        if not path.is_file():
-            import pooch
-
-            path = Path(pooch.retrieve(ADDRESS + file, checksum, fname=file))
-        contents.append(
-            torch.frombuffer(bytearray(gzip.decompress(path.read_bytes())), dtype=torch.uint8)
-        )
+        content = gzip.decompress(downloaded("mnist", file, ADDRESS + file, checksum).read_bytes())
+        contents.append(torch.frombuffer(bytearray(content), dtype=torch.uint8))
     return contents[0][16:].view(-1, 1, 28, 28) / 255, contents[1][8:].long()
 
 
@@ -243,9 +236,7 @@ def measured(
             for examples in curve if name in COMPARED else curve[-1:]:
                 found = [run(pictures, name, examples, rate, seed) for seed in seeds]
                 row = {"pictures": pictures, "name": name, "examples": examples, "rate": rate}
-                row |= {"parameters": parameters, "accuracy": [run["accuracy"] for run in found]}
-                moved = found[0]["shifted"]
-                row["shifted"] = {by: [run["shifted"][by] for run in found] for by in moved}
+                row |= {"parameters": parameters, **gathered(found)}
                 row["mean"], row["half"] = mean_and_half(row["accuracy"])
                 rows.append(row)
     vits = {(row["pictures"], row["examples"]): row for row in rows if row["name"] == "vit"}
@@ -274,7 +265,6 @@ def mean_and_half(numbers: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Do what is missing, write the results, and print them."""
     parser = options(__doc__, "vit.json", range(5))
     parser.add_argument("--only", nargs="+", choices=list(HELD_OUT), default=list(HELD_OUT))
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)

@@ -16,8 +16,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,32 +31,16 @@ from torch import Tensor
 
 import minitransformer as mt
 from benchmarks.runs import RESULTS, markdown, read_json, write_json
-from benchmarks.speed.rows import OURS, Row
+from benchmarks.speed.rows import OURS, VOCAB_SIZE, Row, conditions, translator
 
 FILE = RESULTS / "engines.json"
-VOCAB_SIZE, SOURCE, WRITTEN = 8_192, 24, 64
+SOURCE, WRITTEN = 24, 64
 MODELS = ((256, 3), (512, 6))
 BATCHES = {"one text": 1, "8 texts": 8}
 LIBRARIES = ("torch", "ctranslate2", "onnxruntime", "transformers")
 
 Call = Callable[[], Any]
 """Writes all texts and returns them, rows of what each engine calls tokens."""
-
-
-def translator(d_model: int, num_layers: int) -> mt.Transformer:
-    """A model of these sizes with random weights, as the paper has it: a Marian can be it too."""
-    config = mt.TransformerConfig(
-        src_vocab_size=VOCAB_SIZE,
-        tgt_vocab_size=VOCAB_SIZE,
-        d_model=d_model,
-        num_heads=d_model // 64,
-        num_encoder_layers=num_layers,
-        num_decoder_layers=num_layers,
-        d_ff=4 * d_model,
-        share_embeddings=True,
-        max_len=128,
-    )
-    return mt.Transformer(config, torch.Generator().manual_seed(0)).eval()
 
 
 def ours(model: mt.Transformer, sources: Tensor) -> Call:
@@ -112,7 +94,7 @@ def by_transformers(folder: Path, sources: Tensor) -> Call:
 def rows() -> Iterator[Row]:
     """Each kind of work, and how each engine does it."""
     for d_model, num_layers in MODELS:
-        model = translator(d_model, num_layers)
+        model = translator(d_model, num_layers, max_len=128).eval()  # a Marian can be it too
         with TemporaryDirectory() as name:
             folder = Path(name)
             mt.export.to_ctranslate2(model, folder / "float32")
@@ -150,13 +132,6 @@ def results_of(row: Row) -> dict[str, Any]:
     return {"group": "engines", "ratios": ratios, "quartiles": quartiles, "ours": milliseconds}
 
 
-def conditions(rounds: int) -> str:
-    """What the rows were measured with, and when."""
-    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in LIBRARIES)
-    today = datetime.now(UTC)
-    return f"One thread, {versions}, {today.day} {today:%B %Y}; medians of {rounds} rounds"
-
-
 def table(results: dict[str, Any]) -> str:
     """The results as a table: how many times as long the others take, and the quartiles."""
     found = results["rows"]
@@ -171,7 +146,6 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and write the results, and print them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -182,7 +156,7 @@ def main() -> None:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        how, found = conditions(args.rounds), {}
+        how, found = conditions(LIBRARIES, args.rounds), {}
         for row in rows():
             found[row.name] = results_of(row.measure(args.rounds))
             found[row.name] |= {"limit": None, "conditions": how}

@@ -20,9 +20,7 @@ import multiprocessing
 import os
 import statistics
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # of `tokenizers`; read when it starts its threads
@@ -36,11 +34,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import minitransformer as mt
 from benchmarks.runs import read_json
 from benchmarks.speed import page, peers
-from benchmarks.speed.rows import OURS, Row, on_gpu, timed
+from benchmarks.speed.rows import OURS, VOCAB_SIZE, Row, conditions, on_gpu, timed, translator
 from benchmarks.speed.torch_transformer import TorchTransformer
 from minitransformer.tasks.multi30k import multi30k
 
-VOCAB_SIZE = 8_192
 OTHERS = ("torch", "transformers", "x-transformers", "tokenizers")
 
 
@@ -94,24 +91,6 @@ def training_limit(step: Callable[[], object], precision: str) -> Callable[[], f
     return lambda: counter.get_total_flops() / matrix_peak(dtype)
 
 
-def translator(
-    d_model: int, num_layers: int, vocab_size: int = VOCAB_SIZE, **changes: object
-) -> mt.Transformer:
-    """Our model of the sizes that all share."""
-    options = {"norm_first": True, "share_embeddings": True} | changes
-    config = mt.TransformerConfig(
-        src_vocab_size=vocab_size,
-        tgt_vocab_size=vocab_size,
-        d_model=d_model,
-        num_heads=d_model // 64,
-        num_encoder_layers=num_layers,
-        num_decoder_layers=num_layers,
-        d_ff=4 * d_model,
-        **options,
-    )
-    return mt.Transformer(config)
-
-
 def translation_row(
     name: str, batches: list[tuple[Tensor, ...]], precision: str, ours: mt.Transformer
 ) -> Row:
@@ -145,8 +124,9 @@ def training_rows() -> Iterator[Row]:
     for d_model, num_layers, rows, length in ((256, 3, 32, 32), (512, 6, 16, 64)):
         batch = ragged_batch(rows, length)
         for precision in ("fp32", "bf16"):
+            ours = translator(d_model, num_layers, norm_first=True)
             name = f"step, d {d_model}, {num_layers}+{num_layers}, {rows} x {length}, {precision}"
-            yield translation_row(name, [batch], precision, translator(d_model, num_layers))
+            yield translation_row(name, [batch], precision, ours)
     ids = torch.randint(5, VOCAB_SIZE, (8, 257))
     for precision in ("fp32", "bf16"):
         calls = {
@@ -197,7 +177,7 @@ def language_loss(model: nn.Module, ids: Tensor) -> Tensor:
 def generation_rows() -> Iterator[Row]:
     """Writing 64 tokens after a source of 24, greedily and by beam search; 255 after one token."""
     for d_model, num_layers, batch_sizes in ((256, 3, (1, 32)), (512, 6, (1,))):
-        ours = translator(d_model, num_layers, norm_first=False).eval()
+        ours = translator(d_model, num_layers).eval()
         prepared = mt.fast.prepare(ours)
         marian = peers.marian(VOCAB_SIZE, d_model, num_layers, 0.1, "sdpa").eval()
         for num_beams in (1, 4):
@@ -280,7 +260,7 @@ def multi30k_batches() -> tuple[list[tuple[Tensor, ...]], int]:
 def multi30k_rows() -> Iterator[Row]:
     """Eight steps on Multi30k as it is."""
     batches, vocab_size = multi30k_batches()
-    ours = translator(256, 3, vocab_size)
+    ours = translator(256, 3, vocab_size, norm_first=True)
     yield translation_row("Multi30k, d 256, 3+3, 128 pairs, fp32", batches, "fp32", ours)
 
 
@@ -338,16 +318,6 @@ GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def conditions(rounds: int) -> str:
-    """What the rows were measured with, and when."""
-    versions = ", ".join(f"{name} {version(name)}" for name in OTHERS)
-    today = datetime.now(UTC)
-    return (
-        f"{torch.get_num_threads()} threads on {os.cpu_count()} processors, {versions}, "
-        f"{today.day} {today:%B %Y}; medians of {rounds} rounds"
-    )
-
-
 def save(group: str, row: Row, how: str) -> None:
     """Put a row into speed.json and on the page, in its own place or at the end."""
     results = read_json(page.RESULTS) if page.RESULTS.exists() else {"rows": {}}
@@ -358,7 +328,6 @@ def save(group: str, row: Row, how: str) -> None:
 
 
 def main() -> None:
-    """Measure the rows and print each as it comes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="all when left out")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -370,13 +339,12 @@ def main() -> None:
         parser.error(f"--save is for the page's rows, which are of a CPU, got {args.device!r}")
     torch.set_num_threads(args.threads)
     torch.set_default_device(args.device)
-    how = conditions(args.rounds)
+    how = conditions(OTHERS, args.rounds)
     print(f"{args.device}, {how}")
     for group in args.groups or [name for name in GROUPS if name != "gpu" or on_gpu()]:
         torch.manual_seed(0)
         for row in GROUPS[group]():
-            row.measure(args.rounds)
-            print(row, flush=True)
+            print(row.measure(args.rounds), flush=True)
             if args.save:
                 save(group, row, how)
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.speed.rows import OURS, Row
-from minitransformer import DecoderLayer, LayerNorm, Transformer, TransformerConfig, fast, generate
+from benchmarks.speed.rows import OURS, Row, translator
+from minitransformer import DecoderLayer, LayerNorm, Transformer, fast, generate
 
 Step = Callable[[Tensor, Tensor, Tensor, list[Tensor]], Tensor]
 LENGTH = 64
@@ -96,22 +96,11 @@ def norm_of(norm: LayerNorm) -> tuple[object, ...]:
 
 
 def main() -> None:
-    """Print what each takes, as a ratio."""
     parser = argparse.ArgumentParser(description="The limits of writing one text.")
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    config = TransformerConfig(
-        src_vocab_size=8192,
-        tgt_vocab_size=8192,
-        d_model=256,
-        num_heads=4,
-        num_encoder_layers=3,
-        num_decoder_layers=3,
-        d_ff=1024,
-        share_embeddings=True,
-    )
-    model = Transformer(config, torch.Generator().manual_seed(0)).eval()
+    model = translator(256, 3).eval()
     src = torch.randint(5, 8192, (1, 24), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         by_hand = ByHand(model, src)

@@ -1,14 +1,20 @@
 """The same work done in several ways that take turns: what the programs of this folder measure."""
 
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
+import minitransformer as mt
+
 OURS = "ours"
+VOCAB_SIZE = 8_192
 
 
 @dataclass
@@ -58,6 +64,34 @@ class Row:
         ratios = [f"{name} {ratio:.2f}" for name, ratio in found["ratios"].items()]
         memory = [f"{name} {megabytes:.1f} MB" for name, megabytes in self.memory.items()]
         return f"{self.name:<50} limit {share}   {', '.join(ratios + memory)}"
+
+
+def translator(
+    d_model: int, num_layers: int, vocab_size: int = VOCAB_SIZE, **changes: object
+) -> mt.Transformer:
+    """A model of the sizes that all share, with random weights: speed does not depend on them."""
+    options = {"share_embeddings": True} | changes
+    config = mt.TransformerConfig(
+        src_vocab_size=vocab_size,
+        tgt_vocab_size=vocab_size,
+        d_model=d_model,
+        num_heads=d_model // 64,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=num_layers,
+        d_ff=4 * d_model,
+        **options,
+    )
+    return mt.Transformer(config)
+
+
+def conditions(libraries: Sequence[str], rounds: int) -> str:
+    """What rows were measured with, and when."""
+    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in libraries)
+    today = datetime.now(UTC)
+    return (
+        f"{torch.get_num_threads()} threads on {os.cpu_count()} processors, {versions}, "
+        f"{today.day} {today:%B %Y}; medians of {rounds} rounds"
+    )
 
 
 def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

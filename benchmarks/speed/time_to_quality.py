@@ -91,7 +91,6 @@ def race(task: str, seed: int) -> dict[str, tuple[int, float, float]]:
 
 
 def main() -> None:
-    """Print a row for each seed, and the mean ratio."""
     parser = argparse.ArgumentParser(description="Time to quality beside torch.nn.Transformer.")
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("seeds", nargs="*", type=int, default=[0, 1, 2])

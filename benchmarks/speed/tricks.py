@@ -26,16 +26,14 @@ from torch.profiler import ProfilerActivity, profile
 import minitransformer as mt
 from benchmarks.speed import peers
 from benchmarks.speed.libraries import (
-    VOCAB_SIZE,
     decoder_only_models,
     for_each,
     language_loss,
     multi30k_batches,
     ragged_batch,
     training_step,
-    translator,
 )
-from benchmarks.speed.rows import OURS, Row
+from benchmarks.speed.rows import OURS, VOCAB_SIZE, Row, translator
 from minitransformer.layers.packing import PACKABLE, PackedMask, Packing
 
 WITHOUT = "without"
@@ -101,10 +99,10 @@ def switched(
 
 def steps() -> Iterator[tuple[str, mt.Transformer, list[tuple[Tensor, ...]]]]:
     """Kinds of training step: name, model and batches."""
-    yield "step, d 256, 32 x 32", translator(256, 3), [ragged_batch(32, 32)]
-    yield "step, d 512, 16 x 64", translator(512, 6), [ragged_batch(16, 64)]
+    yield "step, d 256, 32 x 32", translator(256, 3, norm_first=True), [ragged_batch(32, 32)]
+    yield "step, d 512, 16 x 64", translator(512, 6, norm_first=True), [ragged_batch(16, 64)]
     batches, vocab_size = multi30k_batches()
-    yield "Multi30k, d 256, 128 pairs", translator(256, 3, vocab_size), batches
+    yield "Multi30k, d 256, 128 pairs", translator(256, 3, vocab_size, norm_first=True), batches
 
 
 def repeated_step(model: mt.Transformer, batches: list[tuple[Tensor, ...]]) -> Callable[[], None]:
@@ -167,7 +165,7 @@ def attention_rows() -> Iterator[Row]:
 
 def generation_rows() -> Iterator[Row]:
     """What is done to writing."""
-    model = translator(256, 3, norm_first=False).eval()
+    model = translator(256, 3).eval()
 
     def write(model: Any, rows: int, num_beams: int) -> Callable[[], Tensor]:
         src = torch.randint(5, VOCAB_SIZE, (rows, 24))
@@ -273,7 +271,7 @@ def print_profiles() -> None:
             calls[f"step, decoder only, {precision}, {name}"] = training_step(
                 models[name], loss, precision
             )
-    small, src = translator(256, 3, norm_first=False).eval(), torch.randint(5, VOCAB_SIZE, (1, 24))
+    small, src = translator(256, 3).eval(), torch.randint(5, VOCAB_SIZE, (1, 24))
     calls["1 text, d 256"] = partial(mt.generate, small, src, max_new_tokens=64, min_new_tokens=64)
     for name, call in calls.items():
         print(f"{name:<50} products {share_of_products(call):4.0%}", flush=True)
@@ -288,7 +286,6 @@ GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def main() -> None:
-    """Print a row for each trick, then the profiles."""
     parser = argparse.ArgumentParser(description="The same work with and without each trick.")
     others = {"lookup": print_lookup, "profiles": print_profiles}
     names = [*GROUPS, *others]
