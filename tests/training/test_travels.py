@@ -28,7 +28,7 @@ NOT_MADE = {
     ),
     **dict.fromkeys(("Pretrained", "Published", "Resumable", "TextModel"), "a base class"),
     **dict.fromkeys(("Callback", "SpecialTokens", "TokenizerFile"), "a base class"),
-    "Evaluate": "holds any function",
+    **dict.fromkeys(("Evaluate", "Exercise", "Chapter"), "holds any function"),
     "CachedDecoding": "texts while they are written",
     **dict.fromkeys(("PeakMemory", "Processes", "ParallelTrainer"), "belongs to its process"),
 }
