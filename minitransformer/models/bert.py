@@ -335,7 +335,7 @@ class BERT(Published):
         """
         check_ids("ids", ids)
         pad_id = self.config.pad_id
-        x = self.embedding(ids)
+        x = self.embedding(ids)  # (b, s, d)
         if segments is not None and self.segments is None:
             raise ValueError(f"this {self.architecture} has no segments, got {(*segments.shape,)}")
         if segments is not None and segments.shape != ids.shape:

@@ -228,7 +228,7 @@ class RelativePositionBias(nn.Module):
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,
         )
-        return self.weight[buckets].permute(2, 0, 1)
+        return self.weight[buckets].permute(2, 0, 1)  # (h, q, k)
 
 
 class Scaled(nn.Module):

@@ -208,8 +208,8 @@ class PatchEmbedding(nn.Module):
                 "with interpolate=True other sizes are taken"
             )
         positions = self.positions_of(self.grid(*size))
-        patches = self.projection(pictures).flatten(2).transpose(1, 2)
-        class_token = self.class_token.expand(len(patches), -1, -1)
+        patches = self.projection(pictures).flatten(2).transpose(1, 2)  # (b, patches, d)
+        class_token = self.class_token.expand(len(patches), -1, -1)  # (b, 1, d)
         return torch.cat([class_token, patches], dim=1) + positions
 
     def positions_of(self, grid: Rectangle) -> Tensor:
@@ -217,7 +217,7 @@ class PatchEmbedding(nn.Module):
         learned = self.grid(*self.image_size)
         if grid == learned:
             return self.positions
-        surface = self.positions[:, 1:].transpose(1, 2).unflatten(2, learned)
+        surface = self.positions[:, 1:].transpose(1, 2).unflatten(2, learned)  # (1, d, rows, cols)
         points = F.interpolate(surface, grid, mode="bicubic", align_corners=False)
         return torch.cat([self.positions[:, :1], points.flatten(2).transpose(1, 2)], dim=1)
 

@@ -16,7 +16,9 @@ from torch import nn
 import minitransformer as mt
 from minitransformer import models
 from minitransformer.efficient_attention import linear_attention_of_all_pairs
-from minitransformer.models import add_lora, merge_lora
+from minitransformer.models import add_lora
+from minitransformer.models.pretrained import class_of
+from minitransformer.models.registry import CLASSES, described, rebuilt, with_weights
 from minitransformer.parallel import (
     ParallelTrainer,
     TokenFile,
@@ -161,7 +163,7 @@ WRITERS = {
     "Qwen2": lambda t: llama(models.Qwen2Config, t, window=4, first_window_layer=1),
     "Qwen3": lambda t: llama(models.Qwen3Config, t, d_k=6),
 }
-MODELS = {**{("translator", n): m for n, m in TRANSLATORS.items()}}
+MODELS = {("translator", n): m for n, m in TRANSLATORS.items()}
 MODELS |= {("writer", n): m for n, m in WRITERS.items()}
 SOME = [("translator", "user's own"), ("writer", "Llama")]
 each_model = pytest.mark.parametrize("name", MODELS, ids=" ".join)
@@ -194,53 +196,37 @@ def network_of(model):
     return model.decoder.layers[0]
 
 
-def foreign_module(model):
-    layer = network_of(model)
-    layer.feed_forward = Foreign(layer.feed_forward)
-
-
-def foreign_beside(model):
-    model.probe = nn.Linear(3, 2)
-
-
-def foreign_buffer(model):
-    network_of(model).statistics = Statistics()
-
-
-def foreign_parameter(model):
-    network_of(model).feed_forward.gate = nn.Parameter(torch.ones(1))
-
-
-def own_buffer(model):
-    network_of(model).feed_forward.register_buffer("mean", torch.ones(1))
-
-
 def untied(model):
     model.output_projection.weight = nn.Parameter(torch.rand_like(model.output_projection.weight))
 
 
-def larger_epsilon(model):
-    network_of(model).residual_1.norm.eps = 0.1
+def wrapped(model):
+    layer = network_of(model)
+    layer.feed_forward = Foreign(layer.feed_forward)
 
 
-def half_of_it(model):
-    network_of(model).feed_forward.half()
-
-
-def parametrised(model):
-    torch.nn.utils.parametrizations.weight_norm(network_of(model).self_attention.w_q)
-
-
-FOREIGN = (
-    foreign_module,
-    foreign_beside,
-    foreign_buffer,
-    foreign_parameter,
-    own_buffer,
-    larger_epsilon,
-    half_of_it,
-    parametrised,
-)
+FOREIGN = {
+    "a module around a layer": wrapped,
+    "a module more": lambda model: setattr(model, "probe", nn.Linear(3, 2)),
+    "a buffer of a module more": lambda model: setattr(network_of(model), "mean", Statistics()),
+    "a parameter more": lambda model: setattr(
+        network_of(model).feed_forward, "gate", nn.Parameter(torch.ones(1))
+    ),
+    "a buffer more": lambda model: network_of(model).feed_forward.register_buffer(
+        "mean", torch.ones(1)
+    ),
+    "another ε": lambda model: setattr(network_of(model).residual_1.norm, "eps", 0.1),
+    "half of it": lambda model: network_of(model).feed_forward.half(),
+    "another weight": lambda model: nn.utils.parametrizations.weight_norm(
+        network_of(model).self_attention.w_q
+    ),
+    "no activation": lambda model: setattr(
+        network_of(model).feed_forward, "activation", torch.tanh
+    ),
+    "a window": lambda model: setattr(network_of(model).self_attention, "window", 3),
+    "no network": lambda model: setattr(network_of(model), "feed_forward", nn.Identity()),
+}
+LOST = "as configured|would be lost|do not fit|single floating"
 
 
 def low_rank(model):
@@ -366,11 +352,11 @@ def test_checkpoint_is_resumed_and_loaded(tmp_path, name, change, write):
 
 
 @each_checkpoint
-@pytest.mark.parametrize("change", [*FOREIGN, untied], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("change", [*FOREIGN.values(), untied], ids=[*FOREIGN, "untied"])
 @pytest.mark.parametrize("name", [("translator", "Transformer"), ("writer", "GPT2")], ids=" ".join)
 def test_checkpoint_of_what_would_be_lost_is_refused_at_once(tmp_path, name, change, write):
     trainer = begun(name, change)
-    with pytest.raises(ValueError, match=r"as configured|would be lost|do not fit|single floating"):
+    with pytest.raises(ValueError, match=LOST):
         write(trainer, tmp_path / "saved", 0 if write is save else 3)
     assert trainer.step == 0
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -390,98 +376,47 @@ def test_folder_is_loaded(tmp_path, name, tokenizer):
     assert_same_weights(type(model).from_pretrained(tmp_path / "alone"), model)
 
 
-@pytest.mark.parametrize("change", [low_rank, *FOREIGN], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("change", [low_rank, *FOREIGN.values()], ids=["low rank", *FOREIGN])
 @pytest.mark.parametrize("name", [("translator", "T5"), ("writer", "user's own")], ids=" ".join)
 def test_folder_of_what_would_be_lost_is_refused_at_once(tmp_path, name, change):
     trainer = begun(name, change)
-    message = "merge_lora" if change is low_rank else "as configured|would be lost|fit|single"
+    message = "merge_lora" if change is low_rank else LOST
     with pytest.raises(ValueError, match=message):
         trainer.model.save_pretrained(tmp_path / "model", **trainer.tokenizers)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_low_rank_is_merged_and_saved(tmp_path):
-    trainer = begun(("writer", "GPT2"), low_rank)
-    trainer.fit(2, progress=False)
-    merge_lora(trainer.model)
-    trainer.model.save_pretrained(tmp_path, **trainer.tokenizers)
-    assert_same_model(load(tmp_path, trainer), (trainer.model, trainer.tokenizers))
-
-
 # --- models that no trainer of the package takes
 
 
-@pytest.mark.parametrize(
-    ("model", "given"),
-    [
-        (
-            models.BERT(
-                models.BERTConfig(
-                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
-                )
-            ),
-            (torch.tensor([[5, 6, 0]]),),
-        ),
-        (
-            models.BERT(
-                models.RoBERTaConfig(
-                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
-                )
-            ),
-            (torch.tensor([[5, 6, 1]]),),
-        ),
-        (
-            models.BERTForMaskedLM(
-                models.DistilBERTConfig(
-                    vocab_size=30, d_model=12, num_heads=3, num_layers=1, d_ff=20, max_len=16
-                )
-            ),
-            (torch.tensor([[5, 6, 0]]),),
-        ),
-        (
-            models.BERTForSequenceClassification(
-                models.BERTConfig(
-                    vocab_size=30,
-                    d_model=12,
-                    num_heads=3,
-                    num_layers=1,
-                    d_ff=20,
-                    max_len=16,
-                    num_labels=3,
-                )
-            ),
-            (torch.tensor([[5, 6, 0]]),),
-        ),
-        (
-            models.ViT(
-                models.ViTConfig(
-                    image_size=models.Rectangle(4, 8),
-                    patch_size=2,
-                    d_model=12,
-                    num_heads=3,
-                    num_layers=1,
-                    d_ff=20,
-                )
-            ),
-            (torch.rand(1, 3, 4, 8),),
-        ),
-    ],
-    ids=["BERT", "RoBERTa", "DistilBERT for tokens", "BERT for classes", "ViT"],
-)
-def test_models_that_only_read_are_loaded(tmp_path, model, given):
-    from minitransformer.models.pretrained import class_of
-    from minitransformer.models.registry import described, rebuilt, with_weights
+READS = {"vocab_size": 30, "d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20}
+SEES = {"image_size": models.Rectangle(4, 8), "patch_size": 2, "d_model": 12, "num_heads": 3}
+IDS = torch.tensor([[5, 6, 0]])
+READERS = {
+    "BERT": (models.BERT, models.BERTConfig(**READS), IDS),
+    "RoBERTa": (models.BERT, models.RoBERTaConfig(**READS), IDS),
+    "DistilBERT": (models.BERTForMaskedLM, models.DistilBERTConfig(**READS), IDS),
+    "classes": (
+        models.BERTForSequenceClassification,
+        models.BERTConfig(**READS, num_labels=3),
+        IDS,
+    ),
+    "ViT": (models.ViT, models.ViTConfig(**SEES, num_layers=1, d_ff=20), torch.rand(1, 3, 4, 8)),
+}
 
-    shaken(model).eval()
+
+@pytest.mark.parametrize(("kind", "config", "given"), READERS.values(), ids=READERS)
+def test_models_that_only_read_are_loaded(tmp_path, kind, config, given):
+    model = shaken(kind(config)).eval()
     model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path)
-    assert class_of(tmp_path) is type(model)
-    assert again.config == model.config
-    assert torch.equal(again(*given), model(*given))
     weights = dict(model.named_parameters())
-    by_name = with_weights(rebuilt(described(model), "cpu"), weights, "cpu").eval()
-    assert by_name.config == model.config
-    assert torch.equal(by_name(*given), model(*given))
+    assert class_of(tmp_path) is kind
+    for again in (
+        kind.from_pretrained(tmp_path),
+        with_weights(rebuilt(described(model), "cpu"), weights, "cpu").eval(),
+    ):
+        assert again.config == model.config
+        assert torch.equal(again(given), model(given))
     with pytest.raises(ValueError, match="holds no"):
         mt.TextGenerator.load(tmp_path)
 
@@ -527,8 +462,6 @@ def test_class_that_is_gone_is_named(tmp_path, monkeypatch):
     trainer = begun(("writer", "user's own"))
     fit(trainer, tmp_path / "saved", 1)
     trainer.model.save_pretrained(tmp_path / "folder", **trainer.tokenizers)
-    from minitransformer.models.registry import CLASSES
-
     monkeypatch.delitem(CLASSES, "test_saved_and_loaded.Wider")
     for path in ("saved", "folder"):
         with pytest.raises(ValueError, match=r"class test_saved_and_loaded.Wider is not known he"):
@@ -586,16 +519,6 @@ def test_new_trainer_does_not_replace_what_another_has_trained(tmp_path):
     fit(resumed, path, 4)
     fit(resumed, path, 4)
     assert mt.LanguageModelTrainer.resume(path, TEXTS).step == 4
-
-
-def test_file_that_is_no_checkpoint_is_not_replaced(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("a year's work")
-    with pytest.raises(ValueError, match="is no checkpoint of a trainer, and would be replaced"):
-        fit(begun(("writer", "GPT2")), path, 3)
-    assert path.read_text() == "a year's work"
-    path.write_text("")
-    fit(begun(("writer", "GPT2")), path, 1)
 
 
 def test_best_state_of_the_same_training_is_replaced_that_of_another_is_not(tmp_path):

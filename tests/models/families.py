@@ -1,0 +1,333 @@
+"""Every published family: models as `transformers` makes and publishes them, and ours beside them.
+
+Their configurations are random and small, all their parameters are shaken, so that no zero and no
+one hides a mistake, and they are saved as they publish.
+"""
+
+import json
+from functools import partial
+
+import torch
+from alike import ids_of, loaded, published, transformers
+from torch import nn
+
+from minitransformer import Transformer
+from minitransformer.models import (
+    BART,
+    BERT,
+    GPT2,
+    T5,
+    BERTForMaskedLM,
+    BERTForSequenceClassification,
+    Llama,
+    Marian,
+    ViT,
+)
+
+V = 37
+HIDDEN = {"vocab_size": V, "intermediate_size": 20}
+LLAMA = HIDDEN | {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6}
+LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 40}
+LLAMA |= {"bos_token_id": 1, "eos_token_id": 2}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 30, "rope_theta": 300.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 30}
+YARN |= {"beta_fast": 8.0, "rope_theta": 300.0}
+SLIDING = {"use_sliding_window": True, "sliding_window": 3}
+GPT = {"vocab_size": V, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
+GPT |= {"bos_token_id": 1, "eos_token_id": 2}
+WIDTHS = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2}
+BERTS = HIDDEN | WIDTHS | {"max_position_embeddings": 16}
+DISTILBERTS = {"vocab_size": V, "dim": 12, "n_heads": 3, "n_layers": 2, "hidden_dim": 20}
+DISTILBERTS |= {"max_position_embeddings": 16}
+OTHER = {"tie_word_embeddings": False, "pad_token_id": 4, "num_labels": 5}
+OTHER_BERT = OTHER | {"hidden_act": "relu", "layer_norm_eps": 1e-3, "num_attention_heads": 2}
+T5S = {"vocab_size": V, "d_model": 12, "d_kv": 5, "d_ff": 20, "num_heads": 3, "num_layers": 3}
+T5S |= {"decoder_start_token_id": 0}
+MARIANS = {
+    "vocab_size": V,
+    "d_model": 12,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 16,
+    "max_position_embeddings": 18,
+    "forced_eos_token_id": None,  # else their longest texts end in it, whatever was more probable
+}
+OPUS = {"pad_token_id": 36, "decoder_start_token_id": 36, "eos_token_id": 0}
+VITS = WIDTHS | {"intermediate_size": 20, "num_labels": 5}
+PICTURES = {
+    "square": {"image_size": 8, "patch_size": 2, "num_channels": 1},
+    "rectangular": {
+        "image_size": (6, 8),
+        "patch_size": (3, 2),
+        "num_channels": 2,
+        "qkv_bias": False,
+        "layer_norm_eps": 1e-6,
+        "hidden_act": "relu",
+        "pooler_output_size": 7,
+    },
+    "long": {"image_size": [4, 14], "patch_size": 2, "hidden_act": "gelu_new"},
+}
+HEADS = {
+    "Model": BERT,
+    "ForMaskedLM": BERTForMaskedLM,
+    "ForSequenceClassification": BERTForSequenceClassification,
+}
+
+
+def variants(ours, family, kind, sizes, changes):
+    """Our class, the names of their configuration and model, and settings; by a name."""
+    return {
+        " ".join([family, kind, name]): (ours, f"{family}Config", family + kind, sizes | change)
+        for name, change in changes.items()
+    }
+
+
+VARIANTS = {
+    **variants(
+        GPT2,
+        "GPT2",
+        "LMHeadModel",
+        GPT,
+        {
+            "as published": {},
+            "other": {"n_inner": 50, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
+            "untied": {"tie_word_embeddings": False, "activation_function": "gelu"},
+        },
+    ),
+    **variants(
+        Llama,
+        "Llama",
+        "ForCausalLM",
+        LLAMA,
+        {
+            "as published": {},
+            "all heads": {"num_key_value_heads": None, "rms_norm_eps": 1e-3},
+            "biases": {"attention_bias": True, "mlp_bias": True},
+            "tied": {"tie_word_embeddings": True, "hidden_act": "gelu"},
+            "wide heads": {"head_dim": 10, "rope_parameters": {"rope_theta": 77.0}},
+            "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5}},
+            "llama3": {"head_dim": 16, "rope_parameters": LLAMA3},
+            "yarn": {"head_dim": 16, "rope_parameters": YARN},
+            "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0}},
+        },
+    ),
+    **variants(
+        Llama,
+        "Mistral",
+        "ForCausalLM",
+        LLAMA,
+        {
+            "no window": {"sliding_window": None},
+            "window": {"sliding_window": 3, "head_dim": 6},
+            "window of two": {"sliding_window": 2, "tie_word_embeddings": True},
+        },
+    ),
+    **variants(
+        Llama,
+        "Qwen2",
+        "ForCausalLM",
+        LLAMA,
+        {
+            "as published": {},
+            "tied": {"tie_word_embeddings": True, "num_key_value_heads": 3},
+            "windows": {"max_window_layers": 1, **SLIDING},
+        },
+    ),
+    **variants(
+        Llama,
+        "Qwen3",
+        "ForCausalLM",
+        LLAMA,
+        {
+            "as published": {"head_dim": 8},
+            "biases": {"head_dim": 6, "attention_bias": True},
+            "windows": {
+                "head_dim": 8,
+                "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+                "tie_word_embeddings": True,
+                **SLIDING,
+            },
+        },
+    ),
+    **variants(
+        T5,
+        "T5",
+        "ForConditionalGeneration",
+        T5S,
+        {
+            "as published": {},
+            "1.1": {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+            "other": {
+                "num_decoder_layers": 2,
+                "relative_attention_num_buckets": 9,
+                "relative_attention_max_distance": 11,
+                "layer_norm_epsilon": 1e-3,
+                "feed_forward_proj": "gated-silu",
+            },
+            "untied": {"tie_word_embeddings": False, "feed_forward_proj": "gelu_new"},
+        },
+    ),
+    **variants(
+        Marian,
+        "Marian",
+        "MTModel",
+        MARIANS,
+        {
+            "as OPUS-MT": OPUS | {"scale_embedding": True, "activation_function": "swish"},
+            "odd width": OPUS
+            | {"d_model": 9, "encoder_attention_heads": 1, "decoder_attention_heads": 3},
+            "other ids": {
+                "pad_token_id": 5,
+                "decoder_start_token_id": 4,
+                "activation_function": "relu",
+            },
+        },
+    ),
+    **variants(
+        BART,
+        "Bart",
+        "ForConditionalGeneration",
+        MARIANS,
+        {
+            "as published": {},
+            "scaled": {"scale_embedding": True, "activation_function": "gelu_new"},
+            "other ids": {"pad_token_id": 7, "decoder_layers": 1, "encoder_layers": 3},
+        },
+    ),
+}
+for kind, ours in HEADS.items():
+    families = {
+        "Bert": (BERTS, OTHER_BERT | {"type_vocab_size": 3}),
+        "Roberta": (BERTS, OTHER_BERT | {"type_vocab_size": 1, "hidden_act": "gelu_new"}),
+        "DistilBert": (DISTILBERTS, OTHER | {"activation": "relu", "sinusoidal_pos_embds": True}),
+    }
+    for family, (sizes, other) in families.items():
+        settings = {"as published": {}, "other": other}
+        VARIANTS |= variants(ours, family, kind, sizes, settings)
+VARIANTS |= variants(ViT, "ViT", "ForImageClassification", VITS, PICTURES)
+VARIANTS |= variants(ViT, "ViT", "Model", VITS, PICTURES)
+VARIANTS |= variants(
+    ViT, "ViT", "Model", VITS | PICTURES["square"], {"no pooler": {"head": "none"}}
+)
+
+
+def theirs_of(name, seed=1, **changes):
+    """A shaken model of `transformers`, in float64."""
+    kind, config, model, settings = VARIANTS[name]
+    settings = settings | changes
+    options = {"add_pooling_layer": False} if settings.pop("head", None) else {}
+    torch.manual_seed(seed)
+    theirs = getattr(transformers, model)(getattr(transformers, config)(**settings), **options)
+    if kind is T5 and not settings.get("tie_word_embeddings", True):  # it is tied all the same
+        theirs.lm_head.weight = nn.Parameter(torch.randn(V, 12))
+    if not issubclass(kind, Marian):
+        return published(theirs, seed)
+    theirs.final_logits_bias = nn.Parameter(theirs.final_logits_bias)  # it is a buffer there
+    theirs = published(theirs, seed)
+    with torch.no_grad():
+        if kind is Marian:  # its positions are no parameters here, and are not stored there
+            for side in (theirs.model.encoder, theirs.model.decoder):
+                side.embed_positions.weight.copy_(side.embed_positions.create_weight())
+        src, tgt = ids_of(V, 8, 7, seed=4), ids_of(V, 8, 9, seed=5)
+        # Every token scores 0 on average, so that texts are not all alike.
+        scores = theirs(input_ids=src, decoder_input_ids=tgt).logits
+        theirs.final_logits_bias -= scores.mean(dim=(0, 1))
+    return theirs
+
+
+def exact(theirs, ours):
+    """Theirs with norms in the dtype of their input, not float32, and our angles for theirs.
+
+    What then is left has to be exact.
+    """
+
+    def norm(x, own):
+        return own.weight * x / torch.sqrt(x.square().mean(-1, keepdim=True) + own.variance_epsilon)
+
+    def angles(x, position_ids):
+        table = ours.decoder.layers[0].self_attention.rotary.table.double()[position_ids]
+        sine, cosine = table[..., 0::2], table[..., 1::2]
+        return torch.cat([cosine, cosine], dim=-1), torch.cat([sine, sine], dim=-1)
+
+    for module in theirs.modules():
+        if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
+            module.forward = partial(norm, own=module)
+    if isinstance(ours, Llama):
+        theirs.model.rotary_emb.forward = angles
+    return theirs
+
+
+class Pair:
+    """A model of `transformers`, ours with its weights, and inputs with padding for both."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder
+        theirs = theirs_of(name)
+        self.ours = loaded(VARIANTS[name][0], theirs, folder / "theirs")
+        self.theirs = exact(theirs, self.ours)
+        self.pad_id = getattr(self.ours.config, "pad_id", -1)
+        self.start_id = getattr(self.ours.config, "start_id", None)
+        self.given = self.inputs()
+
+    def inputs(self):
+        """What is given to ours: ids, ids and segments, source and target, or pictures."""
+        config = self.ours.config
+        if isinstance(self.ours, ViT):
+            size = config.image_size
+            size = (size, size) if isinstance(size, int) else size
+            generator = torch.Generator().manual_seed(3)
+            shape = (4, config.num_channels, *size)
+            return (torch.randn(shape, generator=generator, dtype=torch.float64),)
+        if isinstance(self.ours, Transformer):
+            far = isinstance(self.ours, T5)  # where distances count
+            src, tgt = (
+                ids_of(31, 3, 40 if far else 7, low=8),
+                ids_of(31, 3, 31 if far else 5, low=8),
+            )
+            src[1, 4:] = self.pad_id
+            tgt[:, 0] = self.start_id
+            return src, tgt
+        if not isinstance(self.ours, BERT):
+            return (ids_of(V, 2, 7),)
+        ids = ids_of(V, 2, 7, low=5)
+        ids[1, 4:] = self.pad_id
+        segments = ids_of(min(2, config.num_segments), 2, 7) if config.num_segments else None
+        return ids, segments
+
+    def run(self, model, given=None):
+        """Outputs of either, without those at padding."""
+        given = self.given if given is None else given
+        real = given[0] != self.pad_id
+        dtype = next(model.parameters()).dtype
+        if isinstance(self.ours, ViT):
+            given = (given[0].to(dtype),)
+        if type(model) is type(self.ours):
+            found = model(*given)
+        elif isinstance(self.ours, Transformer):
+            named = {"input_ids": given[0], "attention_mask": real.long()}
+            found = model(**named, decoder_input_ids=given[1]).logits
+        elif isinstance(self.ours, BERT):
+            named = {} if given[1] is None else {"token_type_ids": given[1]}
+            found = model(given[0], attention_mask=real.long(), **named)[0]
+        elif isinstance(self.ours, ViT):
+            found = model(*given)
+            head = self.ours.config.head
+            if head == "none":
+                found = found.last_hidden_state[:, 0]
+            else:
+                found = found.logits if head == "classifier" else found.pooler_output
+        else:
+            found = model(*given).logits
+        per_token = isinstance(self.ours, BERT) and found.dim() == 3
+        return found[real] if per_token else found
+
+
+def change_config(folder, *left_out, **changes):
+    """Change or leave out entries of a folder's config.json."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in content.items() if k not in left_out}))
