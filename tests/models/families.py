@@ -78,141 +78,102 @@ HEADS = {
 }
 
 
-def variants(ours, family, kind, sizes, changes):
-    """Our class, the names of their configuration and model, and settings; by a name."""
-    return {
-        " ".join([family, kind, name]): (ours, f"{family}Config", family + kind, sizes | change)
-        for name, change in changes.items()
-    }
-
-
-VARIANTS = {
-    **variants(
-        GPT2,
-        "GPT2",
-        "LMHeadModel",
-        GPT,
-        {
-            "as published": {},
-            "other": {"n_inner": 50, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
-            "untied": {"tie_word_embeddings": False, "activation_function": "gelu"},
-        },
-    ),
-    **variants(
-        Llama,
-        "Llama",
-        "ForCausalLM",
-        LLAMA,
-        {
-            "as published": {},
-            "all heads": {"num_key_value_heads": None, "rms_norm_eps": 1e-3},
-            "biases": {"attention_bias": True, "mlp_bias": True},
-            "tied": {"tie_word_embeddings": True, "hidden_act": "gelu"},
-            "wide heads": {"head_dim": 10, "rope_parameters": {"rope_theta": 77.0}},
-            "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5}},
-            "llama3": {"head_dim": 16, "rope_parameters": LLAMA3},
-            "yarn": {"head_dim": 16, "rope_parameters": YARN},
-            "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0}},
-        },
-    ),
-    **variants(
-        Llama,
-        "Mistral",
-        "ForCausalLM",
-        LLAMA,
-        {
-            "no window": {"sliding_window": None},
-            "window": {"sliding_window": 3, "head_dim": 6},
-            "window of two": {"sliding_window": 2, "tie_word_embeddings": True},
-        },
-    ),
-    **variants(
-        Llama,
-        "Qwen2",
-        "ForCausalLM",
-        LLAMA,
-        {
-            "as published": {},
-            "tied": {"tie_word_embeddings": True, "num_key_value_heads": 3},
-            "windows": {"max_window_layers": 1, **SLIDING},
-        },
-    ),
-    **variants(
-        Llama,
-        "Qwen3",
-        "ForCausalLM",
-        LLAMA,
-        {
-            "as published": {"head_dim": 8},
-            "biases": {"head_dim": 6, "attention_bias": True},
-            "windows": {
-                "head_dim": 8,
-                "layer_types": ["full_attention", "full_attention", "sliding_attention"],
-                "tie_word_embeddings": True,
-                **SLIDING,
-            },
-        },
-    ),
-    **variants(
-        T5,
-        "T5",
-        "ForConditionalGeneration",
-        T5S,
-        {
-            "as published": {},
-            "1.1": {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
-            "other": {
-                "num_decoder_layers": 2,
-                "relative_attention_num_buckets": 9,
-                "relative_attention_max_distance": 11,
-                "layer_norm_epsilon": 1e-3,
-                "feed_forward_proj": "gated-silu",
-            },
-            "untied": {"tie_word_embeddings": False, "feed_forward_proj": "gelu_new"},
-        },
-    ),
-    **variants(
-        Marian,
-        "Marian",
-        "MTModel",
-        MARIANS,
-        {
-            "as OPUS-MT": OPUS | {"scale_embedding": True, "activation_function": "swish"},
-            "odd width": OPUS
-            | {"d_model": 9, "encoder_attention_heads": 1, "decoder_attention_heads": 3},
-            "other ids": {
-                "pad_token_id": 5,
-                "decoder_start_token_id": 4,
-                "activation_function": "relu",
-            },
-        },
-    ),
-    **variants(
-        BART,
-        "Bart",
-        "ForConditionalGeneration",
-        MARIANS,
-        {
-            "as published": {},
-            "scaled": {"scale_embedding": True, "activation_function": "gelu_new"},
-            "other ids": {"pad_token_id": 7, "decoder_layers": 1, "encoder_layers": 3},
-        },
-    ),
+BERT_FAMILIES = {
+    "Bert": (BERTS, OTHER_BERT | {"type_vocab_size": 3}),
+    "Roberta": (BERTS, OTHER_BERT | {"type_vocab_size": 1, "hidden_act": "gelu_new"}),
+    "DistilBert": (DISTILBERTS, OTHER | {"activation": "relu", "sinusoidal_pos_embds": True}),
 }
-for kind, ours in HEADS.items():
-    families = {
-        "Bert": (BERTS, OTHER_BERT | {"type_vocab_size": 3}),
-        "Roberta": (BERTS, OTHER_BERT | {"type_vocab_size": 1, "hidden_act": "gelu_new"}),
-        "DistilBert": (DISTILBERTS, OTHER | {"activation": "relu", "sinusoidal_pos_embds": True}),
-    }
-    for family, (sizes, other) in families.items():
-        settings = {"as published": {}, "other": other}
-        VARIANTS |= variants(ours, family, kind, sizes, settings)
-VARIANTS |= variants(ViT, "ViT", "ForImageClassification", VITS, PICTURES)
-VARIANTS |= variants(ViT, "ViT", "Model", VITS, PICTURES)
-VARIANTS |= variants(
-    ViT, "ViT", "Model", VITS | PICTURES["square"], {"no pooler": {"head": "none"}}
-)
+KINDS = {
+    "GPT2 LMHeadModel": (GPT2, GPT),
+    "Llama ForCausalLM": (Llama, LLAMA),
+    "Mistral ForCausalLM": (Llama, LLAMA),
+    "Qwen2 ForCausalLM": (Llama, LLAMA),
+    "Qwen3 ForCausalLM": (Llama, LLAMA),
+    "T5 ForConditionalGeneration": (T5, T5S),
+    "Marian MTModel": (Marian, MARIANS),
+    "Bart ForConditionalGeneration": (BART, MARIANS),
+}
+"""Our class, and the sizes of all its variants, by the names of their family and model."""
+CHANGES = {
+    "GPT2 LMHeadModel": {
+        "as published": {},
+        "other": {"n_inner": 50, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
+        "untied": {"tie_word_embeddings": False, "activation_function": "gelu"},
+    },
+    "Llama ForCausalLM": {
+        "as published": {},
+        "all heads": {"num_key_value_heads": None, "rms_norm_eps": 1e-3},
+        "biases": {"attention_bias": True, "mlp_bias": True},
+        "tied": {"tie_word_embeddings": True, "hidden_act": "gelu"},
+        "wide heads": {"head_dim": 10, "rope_parameters": {"rope_theta": 77.0}},
+        "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5}},
+        "llama3": {"head_dim": 16, "rope_parameters": LLAMA3},
+        "yarn": {"head_dim": 16, "rope_parameters": YARN},
+        "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0}},
+    },
+    "Mistral ForCausalLM": {
+        "no window": {"sliding_window": None},
+        "window": {"sliding_window": 3, "head_dim": 6},
+        "window of two": {"sliding_window": 2, "tie_word_embeddings": True},
+    },
+    "Qwen2 ForCausalLM": {
+        "as published": {},
+        "tied": {"tie_word_embeddings": True, "num_key_value_heads": 3},
+        "windows": {"max_window_layers": 1, **SLIDING},
+    },
+    "Qwen3 ForCausalLM": {
+        "as published": {"head_dim": 8},
+        "biases": {"head_dim": 6, "attention_bias": True},
+        "windows": {
+            "head_dim": 8,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+            "tie_word_embeddings": True,
+            **SLIDING,
+        },
+    },
+    "T5 ForConditionalGeneration": {
+        "as published": {},
+        "1.1": {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+        "other": {
+            "num_decoder_layers": 2,
+            "relative_attention_num_buckets": 9,
+            "relative_attention_max_distance": 11,
+            "layer_norm_epsilon": 1e-3,
+            "feed_forward_proj": "gated-silu",
+        },
+        "untied": {"tie_word_embeddings": False, "feed_forward_proj": "gelu_new"},
+    },
+    "Marian MTModel": {
+        "as OPUS-MT": OPUS | {"scale_embedding": True, "activation_function": "swish"},
+        "odd width": OPUS
+        | {"d_model": 9, "encoder_attention_heads": 1, "decoder_attention_heads": 3},
+        "other ids": {
+            "pad_token_id": 5,
+            "decoder_start_token_id": 4,
+            "activation_function": "relu",
+        },
+    },
+    "Bart ForConditionalGeneration": {
+        "as published": {},
+        "scaled": {"scale_embedding": True, "activation_function": "gelu_new"},
+        "other ids": {"pad_token_id": 7, "decoder_layers": 1, "encoder_layers": 3},
+    },
+}
+"""What differs from those sizes, by a name."""
+for family, (sizes, other) in BERT_FAMILIES.items():
+    for head, ours in HEADS.items():
+        KINDS[f"{family} {head}"] = (ours, sizes)
+        CHANGES[f"{family} {head}"] = {"as published": {}, "other": other}
+for head in ("ForImageClassification", "Model"):
+    KINDS[f"ViT {head}"] = (ViT, VITS)
+    CHANGES[f"ViT {head}"] = PICTURES
+CHANGES["ViT Model"] = PICTURES | {"no pooler": PICTURES["square"] | {"head": "none"}}
+VARIANTS = {
+    f"{name} {variant}": (ours, f"{name.split()[0]}Config", name.replace(" ", ""), sizes | change)
+    for name, (ours, sizes) in KINDS.items()
+    for variant, change in CHANGES[name].items()
+}
+"""Our class, the names of their configuration and model, and the settings of each variant."""
 
 
 def theirs_of(name, seed=1, **changes):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import TEXTS, assert_same, published_words, shaken
+from helpers import TEXTS, assert_same, published_words, shaken, small_model
 from many import LIMIT
 from torch import nn
 
@@ -196,37 +196,46 @@ def network_of(model):
     return model.decoder.layers[0]
 
 
-def untied(model):
-    model.output_projection.weight = nn.Parameter(torch.rand_like(model.output_projection.weight))
-
-
 def wrapped(model):
     layer = network_of(model)
     layer.feed_forward = Foreign(layer.feed_forward)
 
 
+def untied(model):
+    model.output_projection.weight = nn.Parameter(torch.rand_like(model.output_projection.weight))
+
+
+def setting(path, value):
+    """A change: what is at that place in the first layer of the last stack is now the value."""
+    return lambda model: setattr(network_of(model).get_submodule(path[0]), path[1], value)
+
+
 FOREIGN = {
-    "a module around a layer": wrapped,
-    "a module more": lambda model: setattr(model, "probe", nn.Linear(3, 2)),
-    "a buffer of a module more": lambda model: setattr(network_of(model), "mean", Statistics()),
-    "a parameter more": lambda model: setattr(
-        network_of(model).feed_forward, "gate", nn.Parameter(torch.ones(1))
+    "around a layer": (wrapped, "feed_forward is a Foreign, a FeedForward as configured"),
+    "module": (setting(("", "probe"), nn.Linear(3, 2)), "probe is a Linear, nothing as configured"),
+    "its buffer": (setting(("", "mean"), Statistics()), "mean is a Statistics, nothing as conf"),
+    "parameter": (
+        setting(("feed_forward", "gate"), nn.Parameter(torch.ones(1))),
+        r"1 of \d+ weights do not fit .* is \(1,\), expected missing",
     ),
-    "a buffer more": lambda model: network_of(model).feed_forward.register_buffer(
-        "mean", torch.ones(1)
+    "buffer": (
+        lambda model: network_of(model).feed_forward.register_buffer("mean", torch.ones(1)),
+        r"feed_forward.mean is not what .* a tensor \(1,\), expected None",
     ),
-    "another ε": lambda model: setattr(network_of(model).residual_1.norm, "eps", 0.1),
-    "half of it": lambda model: network_of(model).feed_forward.half(),
-    "another weight": lambda model: nn.utils.parametrizations.weight_norm(
-        network_of(model).self_attention.w_q
+    "ε": (setting(("residual_1.norm", "eps"), 0.1), "norm.eps is not what .* 0.1, expected 1e-0"),
+    "dtype": (lambda model: network_of(model).feed_forward.half(), "a single floating-point dtype"),
+    "weight": (
+        lambda model: nn.utils.parametrizations.weight_norm(network_of(model).self_attention.w_q),
+        "w_q is a ParametrizedLinear, a Linear as configured",
     ),
-    "no activation": lambda model: setattr(
-        network_of(model).feed_forward, "activation", torch.tanh
-    ),
-    "a window": lambda model: setattr(network_of(model).self_attention, "window", 3),
-    "no network": lambda model: setattr(network_of(model), "feed_forward", nn.Identity()),
+    "activation": (setting(("feed_forward", "activation"), torch.tanh), "activation is not what"),
+    "window": (setting(("self_attention", "window"), 3), "window is not what .* 3, expected None"),
+    "scale": (setting(("self_attention.attention", "scale"), 0.5), "attention.scale is not what"),
+    "network": (setting(("", "feed_forward"), nn.Identity()), "feed_forward is a Identity, a Fe"),
+    "untied": (untied, r"1 of \d+ weights do not fit .* is \(\d+, 12\), expected missing"),
+    "nothing": (setting(("", "residual_1"), None), "residual_1.* is nothing, a part of the model"),
 }
-LOST = "as configured|would be lost|do not fit|single floating"
+each_foreign = pytest.mark.parametrize(("change", "message"), FOREIGN.values(), ids=FOREIGN)
 
 
 def low_rank(model):
@@ -352,11 +361,11 @@ def test_checkpoint_is_resumed_and_loaded(tmp_path, name, change, write):
 
 
 @each_checkpoint
-@pytest.mark.parametrize("change", [*FOREIGN.values(), untied], ids=[*FOREIGN, "untied"])
+@each_foreign
 @pytest.mark.parametrize("name", [("translator", "Transformer"), ("writer", "GPT2")], ids=" ".join)
-def test_checkpoint_of_what_would_be_lost_is_refused_at_once(tmp_path, name, change, write):
+def test_checkpoint_of_what_would_be_lost_is_refused(tmp_path, name, change, message, write):
     trainer = begun(name, change)
-    with pytest.raises(ValueError, match=LOST):
+    with pytest.raises(ValueError, match=message):
         write(trainer, tmp_path / "saved", 0 if write is save else 3)
     assert trainer.step == 0
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -376,14 +385,36 @@ def test_folder_is_loaded(tmp_path, name, tokenizer):
     assert_same_weights(type(model).from_pretrained(tmp_path / "alone"), model)
 
 
-@pytest.mark.parametrize("change", [low_rank, *FOREIGN.values()], ids=["low rank", *FOREIGN])
+@each_foreign
 @pytest.mark.parametrize("name", [("translator", "T5"), ("writer", "user's own")], ids=" ".join)
-def test_folder_of_what_would_be_lost_is_refused_at_once(tmp_path, name, change):
+def test_folder_of_what_would_be_lost_is_refused_at_once(tmp_path, name, change, message):
     trainer = begun(name, change)
-    message = "merge_lora" if change is low_rank else LOST
     with pytest.raises(ValueError, match=message):
         trainer.model.save_pretrained(tmp_path / "model", **trainer.tokenizers)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_that_no_configuration_says_are_not_saved(tmp_path):
+    model = small_model(positional_encoding="rotary")
+    attention = model.decoder.layers[0].self_attention
+    attention.rotary.layout = "half"
+    with pytest.raises(ValueError, match=r"rotary.layout .* 'half', expected 'interleaved'"):
+        model.save_pretrained(tmp_path)
+    attention.rotary = mt.RotaryPositionalEncoding(4, 16, base=500_000.0)
+    with pytest.raises(ValueError, match=r"self_attention.rotary.table .*: a tensor \(16, 4\)"):
+        model.save_pretrained(tmp_path)
+    attention.rotary = None
+    with pytest.raises(ValueError, match=r"self_attention.rotary is nothing, a part of the model"):
+        model.save_pretrained(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_evaluation_does_not_see_may_differ(tmp_path):
+    model = small_model(dropout=0.1).train()
+    model.dropout.p = 0.5
+    model.decoder.layers[0].self_attention.attention.backend = "reference"
+    model.save_pretrained(tmp_path)
+    assert mt.Transformer.from_pretrained(tmp_path).dropout.p == 0.1
 
 
 # --- models that no trainer of the package takes
