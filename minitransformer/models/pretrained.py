@@ -67,7 +67,8 @@ def check_as_configured(model: Any) -> None:
     description = described(model)
     try:
         fresh = rebuilt(description, "meta")
-        seen = not any(t.is_meta for part in fresh.modules() for t in constants(part).values())
+        values = [value for part in fresh.modules() for value in settings_of(part).values()]
+        seen = not any(isinstance(value, Tensor) and value.is_meta for value in values)
     except (NotImplementedError, RuntimeError):  # it asks for numbers while it is made
         seen = False
     if not seen:
@@ -92,10 +93,9 @@ def check_part(name: str, part: nn.Module, other: nn.Module | None) -> None:
             f"{name} is a {plain_type(part).__name__}, {kind} as configured: it would be lost; a "
             "part of the model belongs into its class, what is around a layer must be registered"
         )
-    values, found = constants(other), constants(part)
-    plain = {k: v for k, v in vars(other).items() if not k.startswith("_") and k not in OF_TRAINING}
-    for key in sorted(values.keys() | plain.keys() | (found.keys() - vars(part).keys())):
-        value, has = ({**vars(each), **each._buffers}.get(key) for each in (other, part))
+    values, found = settings_of(other), settings_of(part)
+    for key in sorted(values.keys() | part._buffers.keys()):
+        value, has = values.get(key), found.get(key)
         if isinstance(value, Tensor) and isinstance(has, Tensor):
             same = value.shape == has.shape and torch.equal(value, has.to(value.device))
         else:
@@ -107,10 +107,13 @@ def check_part(name: str, part: nn.Module, other: nn.Module | None) -> None:
             )
 
 
-def constants(part: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a module that are no parameters, whether PyTorch knows of them or not."""
-    values = {**vars(part), **part._buffers}
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+def settings_of(part: nn.Module) -> dict[str, Any]:
+    """What a module computes with beside its parameters: tensors, and attributes of its own."""
+    return {
+        name: value
+        for name, value in {**vars(part), **part._buffers}.items()
+        if isinstance(value, Tensor) or not (name.startswith("_") or name in OF_TRAINING)
+    }
 
 
 def shown(value: object) -> str:
@@ -202,7 +205,8 @@ class Pretrained(nn.Module):
             # Without config.json nothing loads, so it goes first and comes back last.
             old_tokenizers = FILES if tokenizers or not self.is_published else ()
             for file in (CONFIG, INDEX, GENERATION, *old_tokenizers):
-                (folder / file).unlink(missing_ok=True)
+                if (folder / file).exists():
+                    (folder / file).unlink()
             for path in sorted(finished.iterdir(), key=lambda path: path.name == CONFIG):
                 os.replace(path, folder / path.name)
 

@@ -250,7 +250,7 @@ class Stopped(BaseException):
     """As if somebody pulled the plug."""
 
 
-@pytest.mark.parametrize("steps", range(20))
+@pytest.mark.parametrize("steps", range(25))
 def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
     tmp_path, trained, monkeypatch, steps
 ):
@@ -283,6 +283,7 @@ def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
             finished = True
         except Stopped:
             finished = False
+    assert finished == (steps == 24)  # so that every step was the last one
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
     try:
         model = Translator.load(tmp_path).model
