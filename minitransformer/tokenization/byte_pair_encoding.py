@@ -7,16 +7,17 @@ et al., 2016), on which section 5.1 of "Attention Is All You Need" rests; for by
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, Self
 
 import regex
 
-from minitransformer.checks import check_instance, check_vocab_size
+from minitransformer.checks import check_instance, check_vocab_size, texts_of
 from minitransformer.tokenization.tokenizer import Tokenizer
-from minitransformer.tokenization.tokenizer_file import GPT2_PATTERN
+from minitransformer.tokenization.tokenizer_file import GPT2_PATTERN, read_vocab_and_merges
 
 __all__ = ["BPETokenizer", "learn_merges", "merge_pairs"]
 
@@ -105,12 +106,53 @@ class BPETokenizer(Tokenizer):
         tokens, merges = learn_merges(words, untrained.tokens, vocab_size)
         return cls(tokens, merges, **options)
 
+    @classmethod
+    def from_files(cls, vocab: str | Path, merges: str | Path, **options: Any) -> Self:
+        """Read a published vocabulary with its ids: GPT-2's `vocab.json` and `merges.txt`.
+
+        Args:
+            vocab: the file of the tokens' ids.
+            merges: the file of the merges.
+            options: `pattern`, and `special_tokens`, by default `<|endoftext|>` alone. Those that
+                are not in the vocabulary get the ids after it.
+
+        Raises:
+            FileNotFoundError: if a file does not exist.
+            ValueError: if a file is damaged, or the tokens are not those of a byte-level BPE.
+        """
+        options = {"special_tokens": ("<|endoftext|>",), **options}
+        tokens, pairs = read_vocab_and_merges(vocab, merges)
+        return cls(dict.fromkeys([*tokens, *options["special_tokens"]]), pairs, **options)
+
     def split(self, text: str) -> list[str]:
         return self.pieces(text)
 
     def encode_piece(self, piece: str) -> list[int]:
         """Merge a piece's bytes, always the pair whose merge was learned first."""
         return merge_pairs([self.byte_ids[byte] for byte in to_bytes(piece)], self.rules)
+
+    def encode_iterable(
+        self, texts: Iterable[str], *, parse_special: bool = False
+    ) -> Iterator[int]:
+        """Yield the ids of one long text that comes in parts, such as the lines of a file.
+
+        They are the ids of `encode("".join(texts))`, but only one part, and the end of the one
+        before, are in memory. The pattern may look one piece ahead, as GPT-2's does, not further.
+        """
+        longest = max(map(len, self.special_tokens), default=0) if parse_special else 0
+        rest = ""
+        for text in texts_of("texts", texts):
+            rest += text
+            parts = self.special_pattern.split(rest) if parse_special else [rest]
+            cuts = ([part] if n % 2 else self.split(part) for n, part in enumerate(parts))
+            pieces = list(chain.from_iterable(cuts))
+            # What follows may change the last two pieces, or complete a special token.
+            least, held = max(longest, len("".join(pieces[-2:]))), 0
+            while pieces and held < least:
+                held += len(pieces.pop())
+            whole, rest = rest[: len(rest) - held], rest[len(rest) - held :]
+            yield from self.encode(whole, parse_special=parse_special)
+        yield from self.encode(rest, parse_special=parse_special)
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens; bytes that are no UTF-8 show as U+FFFD."""

@@ -8,6 +8,7 @@ Built in chapter 1.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from minitransformer.files import read_json, write_json
@@ -172,6 +173,20 @@ def in_order(vocab: Any, name: str) -> list[str]:
     if not vocab or set(map(str, vocab.values())) != set(map(str, range(len(vocab)))):
         raise ValueError(f"{name} must give each of its n tokens one of the ids 0 to n-1")
     return sorted(vocab, key=lambda token: int(vocab[token]))
+
+
+def read_vocab_and_merges(
+    vocab: str | os.PathLike[str], merges: str | os.PathLike[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The tokens, in order of id, and the merges of the two files of a byte-level BPE."""
+    tokens = in_order(read_json(vocab), str(vocab))
+    if not Path(merges).is_file():
+        raise FileNotFoundError(f"there are no merges at {merges}")
+    lines = Path(merges).read_text(encoding="utf-8").split("\n")
+    pairs = [line.split() for line in lines if line and not line.startswith("#version")]
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise ValueError(f"{merges} must have two tokens in each line, got {wrong[0]}")
+    return tokens, pairs
 
 
 def check_same(found: Any, expected: Any, name: str = "") -> None:

@@ -290,3 +290,90 @@ def test_missing_bytes_are_refused():
         BPETokenizer([token for token in BYTE_TOKENS if token != spell("\n")], [])
     with pytest.raises(ValueError, match="all 256 bytes must be tokens, 254 are missing: 0 to 255"):
         BPETokenizer(["a", "b"], [])
+
+
+# --- what GPT-2 publishes
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The two files of a GPT-2: bytes first, merges, its only special token last."""
+    folder, texts = tmp_path_factory.mktemp("gpt2"), real_texts(100_000)
+    theirs = HuggingFaceTokenizer(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    options = {"vocab_size": 1000, "initial_alphabet": alphabet, "show_progress": False}
+    theirs.train_from_iterator(texts, trainers.BpeTrainer(**options))
+    theirs.model.save(str(folder))
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    text = json.dumps(vocab | {"<|endoftext|>": len(vocab)})
+    (folder / "vocab.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_published_files_give_their_ids(published, tmp_path):
+    ours = BPETokenizer.from_files(published / "vocab.json", published / "merges.txt")
+    theirs = HuggingFaceTokenizer(
+        models.BPE.from_file(str(published / "vocab.json"), str(published / "merges.txt"))
+    )
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.add_special_tokens(["<|endoftext|>"])
+    assert ours.ids == theirs.get_vocab()
+    assert (ours.vocab_size, ours.eos_id, ours.bos_id, ours.pad_id) == (1001, 1000, 1000, None)
+    for text in [*real_texts(200_000), "a<|endoftext|>b", "½ ☃\x00\n"]:
+        ids = ours.encode(text, parse_special=True)
+        assert ids == theirs.encode(text).ids
+        assert ours.decode(ids, skip_special_tokens=False) == text
+    ours.save(tmp_path / "tokenizer.json")
+    again = HuggingFaceTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert again.encode("a <|endoftext|> b").ids == theirs.encode("a <|endoftext|> b").ids
+    assert Tokenizer.load(tmp_path / "tokenizer.json").to_dict() == ours.to_dict()
+
+
+def test_special_tokens_are_added_to_published_files(published):
+    names = ["<|endoftext|>", "<|user|>"]
+    files = published / "vocab.json", published / "merges.txt"
+    ours = BPETokenizer.from_files(*files, special_tokens=names)
+    assert ours.encode("<|user|><|endoftext|>", parse_special=True) == [1001, 1000]
+
+
+def test_damaged_published_files_are_refused(published, tmp_path):
+    vocab, merges = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*vocab.json"):
+        BPETokenizer.from_files(vocab, merges)
+    vocab.write_text('{"a": 0, "b": 2}')
+    with pytest.raises(ValueError, match=r"vocab.json must give each of its n tokens one of"):
+        BPETokenizer.from_files(vocab, merges)
+    vocab.write_bytes((published / "vocab.json").read_bytes())
+    with pytest.raises(FileNotFoundError, match=r"there are no merges at .*merges.txt"):
+        BPETokenizer.from_files(vocab, merges)
+    merges.write_text("#version: 0.2\na b c\n")
+    with pytest.raises(ValueError, match=r"must have two tokens in each line, got \['a', 'b', 'c'"):
+        BPETokenizer.from_files(vocab, merges)
+
+
+# --- a text in parts
+
+
+@each_pattern
+@thorough
+@given(st.lists(texts_of_any_kind | st.sampled_from(ODD), max_size=8), st.booleans())
+def test_a_text_in_parts_has_the_ids_of_the_whole(pattern, parts, parse):
+    names = ["<eos>", "<eos><eos>", "<pad>"]
+    tokenizer = BPETokenizer(BYTE_TOKENS, special_tokens=names, pattern=pattern)
+    for cut in (parts, "".join(parts)):
+        ids = list(tokenizer.encode_iterable(iter(list(cut)), parse_special=parse))
+        assert ids == tokenizer.encode("".join(parts), parse_special=parse)
+
+
+def test_a_long_text_in_parts_takes_constant_memory():
+    def lines():
+        for number in range(20_000):
+            yield f"line {number} of a text\n"
+            alive.append(number)
+
+    alive = []
+    ids = bytes_only.encode_iterable(lines())
+    first = [next(ids) for _ in range(100)]
+    assert len(alive) < 10
+    assert bytes_only.decode([*first, *ids]) == "".join(lines())
