@@ -312,6 +312,20 @@ def test_second_signal_acts_at_once():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_save_that_failed_is_made_up_for(tmp_path, monkeypatch):
+    trainer = copying_trainer(3)
+
+    def save(_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save", save)
+        with pytest.raises(OSError, match="disk full"):
+            trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    trainer.fit(checkpoint=tmp_path / "model", progress=False)
+    assert Trainer.resume(tmp_path / "model", PAIRS).step == 3
+
+
 def test_evaluation_that_failed_is_made_up_for():
     straight, interrupted, calls = copying_trainer(6), copying_trainer(6), []
 
