@@ -6,17 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.exercises.checking import Exercise
+from minitransformer.exercises.checking import Exercise, random_tensors
 
 KEYS = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
 SCORES = KEYS @ torch.tensor([2.0, -2.0, 2.0, -2.0])
 """Of the query in the first exercise with the keys of *forty - two*."""
-
-
-def random_tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Tensors of these shapes, the same at each call."""
-    generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
-    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
 
 
 another_question = Exercise(

@@ -53,10 +53,13 @@ class Exercise:
         function: what the reader's function or class is called in the chapter.
         arguments: makes the inputs, from the smallest on, each a tuple of arguments.
         right: what gives the right result for such arguments. It need not look like a solution.
-        mistakes: functions that do wrong what readers do wrong, each with what to say. The name of
-            an argument in braces stands for its value at the smallest input that fails.
+        mistakes: answers that do wrong what readers do wrong, each with what to say. The name of
+            an argument in braces stands for its value at the smallest input that fails. Where the
+            answer is no function, they are functions without arguments that give it.
         hints: three, each saying more than the one before; the last names a section.
         use: how to call what the reader wrote, with the arguments; a class is made and called.
+            It may raise `Difference` for what cannot be called.
+        compared: what `use` gives, if that is not what the reader's function returns.
         tolerance: the largest difference between numbers, beside 1, that is put down to rounding.
     """
 
@@ -66,6 +69,7 @@ class Exercise:
     mistakes: Mapping[str, Callable[..., Any]]
     hints: tuple[str, str, str]
     use: Callable[..., Any] = lambda mine, *arguments: mine(*arguments)
+    compared: str = ""
     tolerance: float = 1e-4
     name: str = ""
     hints_given: int = field(default=0, init=False)
@@ -95,6 +99,8 @@ class Exercise:
             call = self.shown(arguments)
             try:
                 found = self.use(mine, *copied(arguments))
+            except Difference as difference:
+                return Fault(f"{call} {difference}")
             except Exception as error:
                 return Fault(f"{call} raises {type(error).__name__}: {error}", line_of(error))
             expected = self.right(*copied(arguments))
@@ -102,7 +108,7 @@ class Exercise:
                 compare(found, expected, self.tolerance)
             except Difference as difference:
                 why = self.mistake_in(mine, arguments) or likeness(found, expected, self.tolerance)
-                return Fault(f"{call} {difference}", why, both(found, expected))
+                return Fault(f"{call} {difference}", why, both(found, expected) or self.compared)
         return None
 
     def mistake_in(self, mine: Any, failing: tuple[Any, ...]) -> str:
@@ -110,8 +116,8 @@ class Exercise:
         for text, mistake in self.mistakes.items():
             try:
                 for arguments in self.arguments():
-                    found = self.use(mine, *copied(arguments))
-                    compare(found, mistake(*copied(arguments)), self.tolerance)
+                    wrong = self.use(mistake, *copied(arguments)) if arguments else mistake()
+                    compare(self.use(mine, *copied(arguments)), wrong, self.tolerance)
             except Exception:
                 continue
             return text.format(**dict(zip(self.names(), failing, strict=False)))
@@ -174,12 +180,20 @@ class Checks:
 # --- what is compared ------------------------------------------------------------------------
 
 
+def random_tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Tensors of these shapes, the same at each call."""
+    generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
+    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
+
+
 def copied(value: Any) -> Any:
     """The value with tensors of its own, so that code that works in place spoils nothing."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, tuple | list):
         return type(value)(copied(part) for part in value)
+    if isinstance(value, dict):
+        return {key: copied(part) for key, part in value.items()}
     return value
 
 
@@ -202,7 +216,7 @@ def compare(found: Any, expected: Any, tolerance: float) -> None:
             found, expected, rel_tol=tolerance, abs_tol=tolerance
         ):
             raise Difference(f"gives {brief(found)}, expected {expected:.5g}.")
-    elif type(expected)(found) != expected if is_number(found) else found != expected:
+    elif (float(found) if isinstance(expected, int) and is_number(found) else found) != expected:
         raise Difference(f"gives {brief(found)}, expected {brief(expected)}.")
 
 
@@ -248,6 +262,8 @@ def brief(value: Any) -> str:
     """A value in few characters; of a tensor its shape."""
     if isinstance(value, Tensor):
         return f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
+    if isinstance(value, dict) and len(value) > 1:
+        return f"{{{len(value)} entries}}"
     text = f"{value:.5g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
