@@ -42,15 +42,8 @@ from torch import Tensor
 
 import minitransformer as mt
 from benchmarks import runs
+from benchmarks.experiments import ablation_settings as choices
 from benchmarks.experiments import since_2017
-from benchmarks.experiments.ablation_settings import (
-    BASELINE,
-    BASELINES,
-    CHANGES,
-    FACTORS,
-    Setting,
-    settings_of,
-)
 from benchmarks.runs import fingerprint, size
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -70,7 +63,7 @@ class Run:
     """One training."""
 
     task: str
-    setting: Setting
+    setting: choices.Setting
     rate: float
     seed: int
 
@@ -83,17 +76,20 @@ class Run:
 Rows = dict[tuple[str, str, float, int], runs.Row]
 
 
-def plan(task: str, setting: Setting) -> str:
+def plan(task: str, setting: choices.Setting) -> str:
     """The fingerprint of a setting and of the baseline that it changes."""
-    return runs.plan_of(BASELINES[task], setting.as_changes())
+    return runs.plan_of(choices.BASELINES[task], setting.as_changes())
 
 
 def read(path: Path) -> Rows:
     """The rows of this plan."""
     plans = {
         (task, setting.name): plan(task, setting)
-        for task in BASELINES
-        for setting in [BASELINE, *(s for f in FACTORS for s in settings_of(task, f))]
+        for task in choices.BASELINES
+        for setting in [
+            choices.BASELINE,
+            *(s for f in choices.FACTORS for s in choices.settings_of(task, f)),
+        ]
     }
 
     def key_of(row: runs.Row) -> tuple[str, str, float, int] | None:
@@ -127,18 +123,20 @@ def best_rate(
 
 def schedule(rows: Rows, only: Sequence[str] = ()) -> Iterator[Run]:
     """All runs in their order; which rates there will be depends on what the rows say by then."""
-    for task in BASELINES:
+    for task in choices.BASELINES:
         for seed in SEEDS:
-            yield from (Run(task, BASELINE, rate, seed) for rate in RATES)
-        yield from selection(rows, task, BASELINE)
-        best = best_rate(rows, task, BASELINE.name)
-        yield from (Run(task, BASELINE, best, seed) for seed in SEEDS)
-    for factor in only or FACTORS:
-        for task in BASELINES:
-            if factor == BASELINE.factor:
+            yield from (Run(task, choices.BASELINE, rate, seed) for rate in RATES)
+        yield from selection(rows, task, choices.BASELINE)
+        best = best_rate(rows, task, choices.BASELINE.name)
+        yield from (Run(task, choices.BASELINE, best, seed) for seed in SEEDS)
+    for factor in only or choices.FACTORS:
+        for task in choices.BASELINES:
+            if factor == choices.BASELINE.factor:
                 for seed in SEEDS:
-                    yield from (Run(task, BASELINE, rate, seed) for rate in FURTHER.values())
-            settings = settings_of(task, factor)
+                    yield from (
+                        Run(task, choices.BASELINE, rate, seed) for rate in FURTHER.values()
+                    )
+            settings = choices.settings_of(task, factor)
             for setting in settings:
                 yield from selection(rows, task, setting)
             for seed in SEEDS:
@@ -147,7 +145,7 @@ def schedule(rows: Rows, only: Sequence[str] = ()) -> Iterator[Run]:
                     yield from (Run(task, setting, rate, seed) for rate in rates)
 
 
-def selection(rows: Rows, task: str, setting: Setting) -> Iterator[Run]:
+def selection(rows: Rows, task: str, setting: choices.Setting) -> Iterator[Run]:
     """The runs that decide on a setting's rate."""
     for seed in SELECTION_SEEDS:
         yield from (Run(task, setting, rate, seed) for rate in RATES)
@@ -205,7 +203,7 @@ def drawn_pairs(
 @lru_cache(maxsize=16)
 def translation(task: str, seed: int, size: int, held_out: int, pieces: int, joint: bool) -> Task:
     """A task of pairs. Its vocabulary is that of the baseline's pairs, however many are learned."""
-    usual = BASELINES[task]["data"]["size"]
+    usual = choices.BASELINES[task]["data"]["size"]
     pairs, references = drawn_pairs(task, seed, max(size, usual), held_out)
     src_texts, tgt_texts = ([pair[side] for pair in pairs[:usual]] for side in (0, 1))
     src: mt.Tokenizer
@@ -236,7 +234,7 @@ def translation(task: str, seed: int, size: int, held_out: int, pieces: int, joi
 @lru_cache(maxsize=4)
 def prose(size: int, pieces: int, context_length: int) -> Task:
     """The text, in rows for measuring; its vocabulary is that of all of it."""
-    usual = BASELINES["text"]["data"]["size"]
+    usual = choices.BASELINES["text"]["data"]["size"]
     train, held_out = since_2017.split(since_2017.documents(int(1.2 * usual)))
     tokenizer = mt.BPETokenizer.train(train, pieces)
     whole = "\n\n".join(train)[:usual]
@@ -262,7 +260,7 @@ def prose(size: int, pieces: int, context_length: int) -> Task:
 
 def configured(run: Run) -> dict[str, dict[str, Any]]:
     """The baseline with the changes of a run: model, training and data."""
-    baseline, setting = BASELINES[run.task], run.setting
+    baseline, setting = choices.BASELINES[run.task], run.setting
     found = {
         "model": baseline["model"] | setting.model,
         "training": baseline["training"] | setting.training | {"seed": run.seed},
@@ -292,7 +290,7 @@ def new_model(run: Run, task: Task) -> Any:
     generator = torch.Generator().manual_seed(run.seed)
     model = kind(config, generator)
     if run.setting.change:
-        CHANGES[run.setting.change](model, generator)
+        choices.CHANGES[run.setting.change](model, generator)
     return model
 
 
@@ -388,7 +386,7 @@ def other_texts(run: Run, rows: Rows) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="what matters: one thing changed at a time")
-    parser.add_argument("--only", nargs="+", choices=FACTORS, default=[], metavar="FACTOR")
+    parser.add_argument("--only", nargs="+", choices=choices.FACTORS, default=[], metavar="FACTOR")
     parser.add_argument("--list", action="store_true", help="what remains; train nothing")
     parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args()

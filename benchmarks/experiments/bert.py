@@ -40,13 +40,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from benchmarks.runs import Row, Runs, downloaded, fingerprint, options, paired, write_json
-from minitransformer import WordPieceTokenizer, pad_rows
-from minitransformer.models import (
-    BERTConfig,
-    BERTForMaskedLM,
-    BERTForSequenceClassification,
-    mask_tokens,
-)
+from minitransformer import WordPieceTokenizer, models, pad_rows
 
 TASKS = ("order", "package")
 FAMILIES = (
@@ -233,11 +227,11 @@ def update(optimizer: Any, loss: Tensor, rate: float, step: int, steps: int) -> 
     optimizer.step()
 
 
-def pre_train(texts: Texts, how: dict[str, Any], seed: int) -> BERTForMaskedLM:
+def pre_train(texts: Texts, how: dict[str, Any], seed: int) -> models.BERTForMaskedLM:
     """A model that has filled in blanks; each pass through the text has new rows and blanks."""
     generator = torch.Generator().manual_seed(seed)
-    config = BERTConfig(vocab_size=texts.vocab_size, **SHAPE)
-    model = started(BERTForMaskedLM(config), generator, texts.shares).train()
+    config = models.BERTConfig(vocab_size=texts.vocab_size, **SHAPE)
+    model = started(models.BERTForMaskedLM(config), generator, texts.shares).train()
     rate, steps, size = (PRE_TRAINING[name] for name in ("rate", "steps", "batch_size"))
     optimizer = optimiser(model, rate)
     left = torch.empty(0, dtype=torch.int64)
@@ -247,7 +241,7 @@ def pre_train(texts: Texts, how: dict[str, Any], seed: int) -> BERTForMaskedLM:
             text = rows(texts.stream, int(start))
             left = torch.randperm(len(text), generator=generator)
         chosen, left = left[:size], left[size:]
-        blanks = mask_tokens(
+        blanks = models.mask_tokens(
             text[chosen], texts.vocab_size, MASK, SPECIAL, generator=generator, **how
         )
         update(optimizer, model.loss(*blanks), rate, step, steps)
@@ -255,11 +249,11 @@ def pre_train(texts: Texts, how: dict[str, Any], seed: int) -> BERTForMaskedLM:
 
 
 @torch.no_grad()
-def filling_in(model: BERTForMaskedLM, texts: Texts) -> tuple[float, float]:
+def filling_in(model: models.BERTForMaskedLM, texts: Texts) -> tuple[float, float]:
     """Loss and share right of hidden tokens of held-out text, the same ones every time."""
     generator = torch.Generator().manual_seed(0)
     how: dict[str, Any] = {"masked": 1.0, "replaced": 0.0, "generator": generator}
-    seen, targets = mask_tokens(texts.held_out_rows, texts.vocab_size, MASK, SPECIAL, **how)
+    seen, targets = models.mask_tokens(texts.held_out_rows, texts.vocab_size, MASK, SPECIAL, **how)
     asked = targets != PAD
     right = model.score(model.encode(seen)[asked]).argmax(dim=-1) == targets[asked]
     return model.loss(seen, targets).item(), right.float().mean().item()
@@ -268,15 +262,15 @@ def filling_in(model: BERTForMaskedLM, texts: Texts) -> tuple[float, float]:
 def fine_tune(
     texts: Texts,
     batch: Batch,
-    encoder: BERTForMaskedLM | None,
+    encoder: models.BERTForMaskedLM | None,
     rate: float,
     seed: int,
     steps: int = FINE_TUNING["steps"],
-) -> BERTForSequenceClassification:
+) -> models.BERTForSequenceClassification:
     """A classifier trained on labelled docstrings, all weights of it."""
     generator = torch.Generator().manual_seed(seed)
-    config = BERTConfig(vocab_size=texts.vocab_size, **SHAPE)
-    model = started(BERTForSequenceClassification(config), generator).train()
+    config = models.BERTConfig(vocab_size=texts.vocab_size, **SHAPE)
+    model = started(models.BERTForSequenceClassification(config), generator).train()
     if encoder is not None:
         known = model.state_dict().keys()
         state = {name: value for name, value in encoder.state_dict().items() if name in known}
@@ -295,14 +289,14 @@ def fine_tune(
 
 
 @torch.no_grad()
-def share_right(model: BERTForSequenceClassification, batch: Batch) -> float:
+def share_right(model: models.BERTForSequenceClassification, batch: Batch) -> float:
     """The share of docstrings whose class is right."""
     _, ids, labels = batch
     return (model(ids).argmax(dim=-1) == labels).float().mean().item()
 
 
 @torch.no_grad()
-def mean_vectors(model: BERTForMaskedLM, ids: Tensor) -> Any:
+def mean_vectors(model: models.BERTForMaskedLM, ids: Tensor) -> Any:
     """The mean of the vectors of the real tokens, for each row."""
     real = (ids != PAD).unsqueeze(-1)
     return ((model.encode(ids) * real).sum(dim=1) / real.sum(dim=1)).numpy()
@@ -334,7 +328,7 @@ class Measurement:
                 by_count[str(count)] = share(batch, self.texts.held_out[task])
         return found
 
-    def tuned(self, encoder: BERTForMaskedLM | None, rates: Any, seed: int) -> Shares:
+    def tuned(self, encoder: models.BERTForMaskedLM | None, rates: Any, seed: int) -> Shares:
         """Fine-tuning, after pre-training or from scratch."""
         found: Shares = {}
         for task in TASKS:
@@ -345,7 +339,7 @@ class Measurement:
             found |= self.shares(seed, share, [task])
         return found
 
-    def frozen(self, encoder: BERTForMaskedLM, seed: int) -> Shares:
+    def frozen(self, encoder: models.BERTForMaskedLM, seed: int) -> Shares:
         """A linear classifier of the encoder's vectors."""
 
         def vectors(batch: Batch) -> Any:

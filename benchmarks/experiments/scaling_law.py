@@ -42,14 +42,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import minitransformer as mt
-from benchmarks.experiments.scaling_fit import (
-    Fitted,
-    best_sizes,
-    fitted,
-    interval,
-    prediction,
-    summary,
-)
+from benchmarks.experiments import scaling_fit as fits
 from benchmarks.runs import RESULTS, Row, appending, fingerprint, made, plan_of, read_rows
 
 # d_model, num_layers, num_heads
@@ -317,22 +310,22 @@ def runs_of(
     ]
 
 
-def predicted(found: Fitted, size: str, tokens: int) -> Row:
+def predicted(found: fits.Fitted, size: str, tokens: int) -> Row:
     """What is expected of a run."""
     parameters = sum(parameters_of(size))
-    loss, low, high = (round(number, 4) for number in prediction(found, parameters, tokens))
+    loss, low, high = (round(number, 4) for number in fits.prediction(found, parameters, tokens))
     named = {"size": size, "parameters": parameters, "tokens": tokens}
     return {**named, "loss": loss, "low": low, "high": high}
 
 
 def prediction_row(rows: Rows) -> Row:
     """What is known before the part "left out" is trained."""
-    found = fitted(runs_of(rows), SAMPLES)
+    found = fits.fitted(runs_of(rows), SAMPLES)
     left_out = [run for run in schedule() if run.part == "left out"]
     return {
         "part": "prediction",
         "runs": len(runs_of(rows)),
-        "law": summary(found),
+        "law": fits.summary(found),
         "predicted": [predicted(found, run.size, run.tokens) for run in left_out],
         "made": made(),
     }
@@ -341,31 +334,31 @@ def prediction_row(rows: Rows) -> Row:
 def law_row(rows: Rows) -> Row:
     """What is known of all points, and how much of that depends on how it is asked."""
     runs = runs_of(rows, FITTED_AT_LAST)
-    found = fitted(runs, SAMPLES)
+    found = fits.fitted(runs, SAMPLES)
     sizes = np.array([float(sum(parameters_of(size))) for size in SIZES])
     per_token = np.array([operations_of(size, 1) for size in SIZES])
     best = []
     for operations in OPERATIONS:
         size, *drawn = (
-            best_sizes(law, operations, sizes, per_token) for law in (found.law, found.drawn)
+            fits.best_sizes(law, operations, sizes, per_token) for law in (found.law, found.drawn)
         )
         best.append(
             {
                 "operations": operations,
-                "size": [round(float(number)) for number in (size, *interval(drawn[0]))],
+                "size": [round(float(number)) for number in (size, *fits.interval(drawn[0]))],
             }
         )
     others = {
-        "without embedding": fitted(runs_of(rows, FITTED_AT_LAST, embedding=False), SAMPLES),
-        "seeds as points": fitted(runs, SAMPLES, by_run=True),
-        "squares": fitted(runs, SAMPLES, delta=1.0),
+        "without embedding": fits.fitted(runs_of(rows, FITTED_AT_LAST, embedding=False), SAMPLES),
+        "seeds as points": fits.fitted(runs, SAMPLES, by_run=True),
+        "squares": fits.fitted(runs, SAMPLES, delta=1.0),
     }
     return {
         "part": "law",
         "runs": len(runs),
-        "law": summary(found),
+        "law": fits.summary(found),
         "best": best,
-        "others": {name: summary(other) for name, other in others.items()},
+        "others": {name: fits.summary(other) for name, other in others.items()},
         "predicted": [predicted(found, size, BUDGETS[2]) for size in BETWEEN],
         "made": made(),
     }

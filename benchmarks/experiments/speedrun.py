@@ -30,23 +30,10 @@ from typing import Any
 import torch
 
 import minitransformer as mt
+from benchmarks import runs
 from benchmarks.experiments.speedrun_records import TASKS, Recipe, Task
-from benchmarks.runs import (
-    Row,
-    appending,
-    downloaded,
-    fingerprint,
-    made,
-    markdown,
-    options,
-    read_rows,
-)
-from benchmarks.speed.torch_transformer import (
-    TorchDecoderOnly,
-    TorchTransformer,
-    as_ours,
-    torch_loss,
-)
+from benchmarks.runs import options
+from benchmarks.speed import torch_transformer as twins
 from minitransformer.tasks.recipes import JOBS, start_as_identity
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -54,8 +41,6 @@ LOOKS = 12
 PACES = 24
 HELD_OUT = 256
 RECORD, ALONE, WITHOUT = "record", "alone", "without"
-
-
 CONTEXT = 64
 PAIRS = {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_len": 128}
 TEXT = {"num_encoder_layers": 0, "num_decoder_layers": 4, "max_len": CONTEXT}
@@ -95,20 +80,20 @@ class Run:
         return self.task, self.kind, self.name, self.seed, plan(self.recipe)
 
 
-Rows = dict[tuple[str, str, str, int, str], Row]
+Rows = dict[tuple[str, str, str, int, str], runs.Row]
 
 
 def plan(recipe: Recipe) -> str:
     """The fingerprint of what a recipe changes in `Recipe()`."""
     usual = asdict(Recipe())
     changed = {name: value for name, value in asdict(recipe).items() if value != usual[name]}
-    return fingerprint([json.dumps(changed, sort_keys=True)])
+    return runs.fingerprint([json.dumps(changed, sort_keys=True)])
 
 
 def read(path: Path) -> Rows:
     """All rows."""
     names = "task", "kind", "record", "seed", "plan"
-    return read_rows(path, lambda row: tuple(row[name] for name in names))
+    return runs.read_rows(path, lambda row: tuple(row[name] for name in names))
 
 
 # --- how a recipe trains: its data, its model and its trainer
@@ -120,7 +105,7 @@ def shakespeare(seed: int = 0) -> dict[str, list[Any]]:
     The last tenth is held out, in pieces of `CONTEXT` characters and the one that follows. The seed
     draws nothing here.
     """
-    path = downloaded("tinyshakespeare", "input.txt", ADDRESS, SHA256)
+    path = runs.downloaded("tinyshakespeare", "input.txt", ADDRESS, SHA256)
     text = path.read_text(encoding="utf-8")
     cut = int(0.9 * len(text))
     starts = range(cut, len(text) - CONTEXT, CONTEXT)
@@ -168,8 +153,8 @@ def new_model(task: str, recipe: Recipe, vocab_sizes: tuple[int, ...], seed: int
     if recipe.library == "ours":
         return model
     if isinstance(model, mt.DecoderOnlyTransformer):
-        return TorchDecoderOnly(model)
-    return TorchTransformer(model, dropout_inside=True)
+        return twins.TorchDecoderOnly(model)
+    return twins.TorchTransformer(model, dropout_inside=True)
 
 
 def new_trainer(task: str, recipe: Recipe, seed: int) -> mt.Trainer:
@@ -180,7 +165,7 @@ def new_trainer(task: str, recipe: Recipe, seed: int) -> mt.Trainer:
     kind = mt.Trainer if len(tokenizers) == 2 else mt.LanguageModelTrainer
     trainer = kind(model, splits_of(task, seed)["train"], *tokenizers, recipe.training(seed))
     if recipe.library != "ours":
-        vars(trainer)["loss"] = partial(torch_loss, trainer)
+        vars(trainer)["loss"] = partial(twins.torch_loss, trainer)
     return trainer
 
 
@@ -204,8 +189,8 @@ def held_out_nats(model: Any, texts: list[Any], tokenizers: tuple[mt.Tokenizer, 
 def score_of(model: Any, held_out: list[Any], tokenizers: tuple[mt.Tokenizer, ...]) -> float:
     """What a run is judged by: the share of pairs without a mistake, or nats a character."""
     if isinstance(held_out[0], mt.TextPair):
-        return mt.Translator(as_ours(model), *tokenizers).exact_match(held_out)
-    return held_out_nats(as_ours(model), held_out, tokenizers)
+        return mt.Translator(twins.as_ours(model), *tokenizers).exact_match(held_out)
+    return held_out_nats(twins.as_ours(model), held_out, tokenizers)
 
 
 # --- a run
@@ -237,7 +222,7 @@ def timed_step(trainer: Any, batch: Any) -> float:
     return time.process_time() - start
 
 
-def train(run: Run) -> Row:
+def train(run: Run) -> runs.Row:
     """One run from its beginning to its end, steps of the baseline in between; the row."""
     recipe, seed, baseline = run.recipe, run.seed, TASKS[run.task].recipe(0)
     trainer = new_trainer(run.task, recipe, seed)
@@ -271,7 +256,7 @@ def train(run: Run) -> Row:
         "score": score_of(trainer.averaged(), held_out, tokenizers),
         "nats": looks[-1][-1],
         "looks": looks,
-        "made": made(),
+        "made": runs.made(),
     }
 
 
@@ -292,7 +277,7 @@ def runs_of(
 # --- the table
 
 
-def of_seeds(rows: Rows, task: str, kind: str, number: int) -> list[Row]:
+def of_seeds(rows: Rows, task: str, kind: str, number: int) -> list[runs.Row]:
     """The rows of a record, or of its effect, in the order of their seeds."""
     key = Run(task, kind, number, 0).key
     found = [row for (*names, _, plan), row in rows.items() if (*names, plan) == (*key[:3], key[4])]
@@ -305,7 +290,7 @@ def ratio(rows: Rows, task: str, number: int) -> float | None:
     return statistics.mean(costs) / TASKS[task].recipe(0).steps if costs else None
 
 
-def effect(task: Task, found: Sequence[Row]) -> list[str]:
+def effect(task: Task, found: Sequence[runs.Row]) -> list[str]:
     """Cells of mean score, held-out nats, and cost; of nothing where there are no rows."""
     if not found:
         return ["", "", ""]
@@ -330,7 +315,7 @@ def records_table(rows: Rows, task: Task) -> str:
             begun = [str(number), record.name, str(task.recipe(number).steps), right]
             lines.append([*begun, str(len(found)), f"{cost:.0f}", share])
     header = ["", "record", "steps", "right (worst)", "seeds", "cost", "ratio"]
-    return markdown(header, lines) if lines else "no record has been trained"
+    return runs.markdown(header, lines) if lines else "no record has been trained"
 
 
 def effects_table(rows: Rows, task: Task) -> str:
@@ -341,7 +326,7 @@ def effects_table(rows: Rows, task: Task) -> str:
         if alone or without:
             lines.append([record.name, *effect(task, alone), *effect(task, without)])
     header = ["change", "alone: right", "nats", "cost", "left out: right", "nats", "cost"]
-    return markdown(header, lines) if lines else "no effect has been measured"
+    return runs.markdown(header, lines) if lines else "no effect has been measured"
 
 
 def table(rows: Rows) -> str:
@@ -367,7 +352,7 @@ def main() -> None:
         print(table(read(args.out)))
         return
     torch.set_num_threads(1)
-    with appending(args.out) as append:
+    with runs.appending(args.out) as append:
         rows = read(args.out)
         for task in args.tasks:
             for run in runs_of(task, args.record, seeds=args.seeds, effects=args.effects):
