@@ -315,7 +315,7 @@ REFUSED = [
     ("Mistral", {"attention_bias": T}, "settings are not known: attention_bias"),
     (Llama, {"rope_interleaved": T}, "rope_interleaved is True, expected False"),
     (Llama, {"num_key_value_heads": 4}, "num_kv_heads must divide num_heads, got 4 and 6"),
-    (Llama, {"head_dim": 5}, "d_k must be even to turn pairs of components, got 5"),
+    (Llama, {"head_dim": 5}, "d_k must be even.*, got 5"),
     (
         Llama,
         {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}},
