@@ -12,13 +12,14 @@ import linecache
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["Chapter", "Exercise", "check"]
 
@@ -190,6 +191,8 @@ def copied(value: Any) -> Any:
     """The value with tensors of its own, so that code that works in place spoils nothing."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, nn.Module):
+        return deepcopy(value)
     if isinstance(value, tuple | list):
         return type(value)(copied(part) for part in value)
     if isinstance(value, dict):
@@ -259,9 +262,17 @@ def number(tensor: Tensor, place: tuple[int, ...]) -> str:
 
 
 def brief(value: Any) -> str:
-    """A value in few characters; of a tensor its shape."""
+    """A value in few characters; of a tensor its shape, of a configuration what is set."""
     if isinstance(value, Tensor):
         return f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if inspect.isfunction(value):
+        return value.__name__
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {part.name: getattr(value, part.name) for part in fields(value)}
+        changed = [part.name for part in fields(value) if part.default != named[part.name]]
+        return f"({', '.join(f'{name}={named[name]!r}' for name in changed)})"
     if isinstance(value, dict) and len(value) > 1:
         return f"{{{len(value)} entries}}"
     text = f"{value:.5g}" if isinstance(value, float) else repr(value)
