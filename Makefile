@@ -5,6 +5,7 @@
 # make everywhere  run tests and chapters under what differs between machines
 # make notebooks   run the chapters again and save their outputs
 # make colab       run the chapters with the versions that Colab has
+# make epub pdf    write the whole book as one file, build/minitransformer.epub and .pdf
 # make serve       show the site at http://localhost:8000
 # make clean       remove what the others made, except .venv
 
@@ -13,7 +14,7 @@ COLAB_PYTHON ?= $(shell python3.13 -c '' 2>&- && echo python3.13 || echo $(PYTHO
 PORT ?= 8000
 VENV := .venv/bin/python
 
-.PHONY: help install book quick test everything notebooks everywhere colab serve clean
+.PHONY: help install book epub pdf quick test everything notebooks everywhere colab serve clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -31,6 +32,9 @@ everywhere: install
 # CHAPTERS="04_attention 09_training" runs some of them.
 colab: install build/colab/installed
 	@$(VENV) tools/colab.py $(CHAPTERS)
+
+epub pdf: book
+	@$(VENV) tools/printed.py $@
 
 serve: book
 	@echo "http://localhost:$(PORT)  (Ctrl-C stops)"

@@ -1,0 +1,251 @@
+"""The book as one file: what `make epub` and `make pdf` write, from the built site.
+
+    python tools/printed.py epub pdf    build/minitransformer.epub, build/minitransformer.pdf
+
+A browser opens each page and sets its formulas, which then are MathML: e-readers run no scripts.
+What only a screen has, such as buttons and folded cells, is left out or unfolded. The PDF is
+printed by the same browser from all pages in one.
+"""
+
+import argparse
+import posixpath
+import shutil
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from html import escape
+from mimetypes import guess_type
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+import yaml
+from lxml import etree
+from playwright.sync_api import Browser, sync_playwright
+
+import repository
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "_build" / "html"
+BUILD = ROOT / "build"
+HTML = "{http://www.w3.org/1999/xhtml}"
+MATHML = "{http://www.w3.org/1998/Math/MathML}"
+TITLE = "minitransformer: the Transformer from scratch"
+SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")
+TAKE_ARTICLE = """async () => {
+  if (window.MathJax?.startup) await MathJax.startup.promise;
+  const article = document.querySelector("article.bd-article");
+  for (const formula of article.querySelectorAll("mjx-container")) {
+    const math = formula.querySelector("mjx-assistive-mml > math");
+    if (formula.hasAttribute("display")) math.setAttribute("display", "block");
+    formula.replaceWith(math);
+  }
+  for (const part of article.querySelectorAll("svg *")) {
+    const { fill, stroke, strokeWidth, fontSize, textAnchor } = getComputedStyle(part);
+    Object.assign(part.style, { fill, stroke, strokeWidth, fontSize, textAnchor });
+  }
+  for (const part of article.querySelectorAll(
+    "script, style, form, button, input, canvas, iframe, noscript, .headerlink, summary"))
+    part.remove();
+  for (const details of article.querySelectorAll("details")) {
+    const unfolded = document.createElement("div");
+    unfolded.append(...details.childNodes);
+    details.replaceWith(unfolded);
+  }
+  const title = article.querySelector("h1").innerText.trim();
+  return [title, new XMLSerializer().serializeToString(article)];
+}"""
+STYLE = """
+@page { margin: 18mm; }
+body { font: 11pt/1.45 serif; color: black; background: white; }
+h1 { break-before: page; } h1, h2, h3 { font-family: sans-serif; break-after: avoid; }
+pre, code { font: 8.5pt/1.35 monospace; } pre { white-space: pre-wrap; background: #f4f4f4;
+  padding: 0.5em; overflow-wrap: anywhere; } p > code { overflow-wrap: anywhere; }
+img, svg { max-width: 100%; height: auto; } figure, tr { break-inside: avoid; }
+table { border-collapse: collapse; font-size: 9pt; } th, td { border: 1px solid #ccc;
+  padding: 0.2em 0.5em; } a { color: #0b57a4; text-decoration: none; }
+.admonition { border-left: 3px solid #888; padding-left: 1em; }
+.admonition-title { font-weight: bold; }
+"""
+
+
+@dataclass
+class Page:
+    """A page of the site as it is printed."""
+
+    name: str  # chapters/04_attention.html
+    title: str
+    article: etree._Element
+
+    @property
+    def text(self) -> str:
+        """The article as XHTML."""
+        return etree.tostring(self.article, encoding="unicode")
+
+    def all(self, tag: str) -> Iterator[etree._Element]:
+        """The elements of a kind."""
+        return self.article.iter(f"{HTML}{tag}")
+
+
+def names() -> Iterator[str]:
+    """The pages of the site, in order."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    yield f"{toc['root']}.html"
+    for part in toc["parts"]:
+        for page in part["chapters"]:
+            for entry in (page, *page.get("sections", ())):
+                yield f"{entry['file']}.html"
+
+
+def read(browser: Browser) -> list[Page]:
+    """Each page as the browser sets it, in a light theme."""
+    pages = []
+    tab = browser.new_page(color_scheme="light")
+    tab.set_default_timeout(300_000)
+    for name in names():
+        tab.goto((SITE / name).as_uri())
+        title, article = tab.evaluate(TAKE_ARTICLE)
+        pages.append(Page(name, title, etree.fromstring(article)))
+    tab.close()
+    return pages
+
+
+def with_addresses(pages: list[Page], *, in_one: bool) -> Iterator[Page]:
+    """The pages with links that hold in one file, or in files beside each other.
+
+    A link to what is not printed leads to the site.
+    """
+    known = {page.name for page in pages}
+    for page in pages:
+        article = deepcopy(page.article)
+        for tag in article.iter("{*}*"):
+            if in_one and "id" in tag.attrib:
+                tag.set("id", f"{page.name}-{tag.get('id')}")
+            if etree.QName(tag).localname == "a" and "href" in tag.attrib:  # in drawings, too
+                tag.set("href", address(page.name, tag.get("href", ""), known, in_one=in_one))
+            if tag.tag == f"{HTML}img":
+                tag.set("src", target_of(page.name, tag.get("src", "")))
+                tag.attrib.pop("loading", None)
+        article.set("id", page.name if in_one else "top")
+        yield Page(page.name, page.title, article)
+
+
+def target_of(page: str, link: str) -> str:
+    """The path in the site that a relative link of a page leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(urlsplit(link).path)))
+
+
+def address(page: str, link: str, known: set[str], *, in_one: bool) -> str:
+    """Where a link leads in print."""
+    parts = urlsplit(link)
+    if parts.scheme:
+        return link
+    target = target_of(page, link) if parts.path else page
+    if target not in known:
+        return f"{repository.pages_url()}{target}"
+    if in_one:
+        return f"#{target}-{parts.fragment}" if parts.fragment else f"#{target}"
+    file = file_name(target)
+    return f"{file}#{parts.fragment}" if parts.fragment else file
+
+
+def file_name(page: str) -> str:
+    """The name of a page's file in an EPUB."""
+    return page.removesuffix(".html").replace("/", "-") + ".xhtml"
+
+
+def document(title: str, body: str) -> str:
+    """An XHTML document."""
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE html>\n'
+        '<html xmlns="http://www.w3.org/1999/xhtml" xmlns:epub="http://www.idpf.org/2007/ops" '
+        f'lang="en"><head><meta charset="utf-8"/><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def write_pdf(browser: Browser, pages: list[Page], path: Path) -> None:
+    """Print all pages as one."""
+    body = "".join(page.text for page in with_addresses(pages, in_one=True))
+    merged = SITE / "printed.xhtml"  # beside the pictures
+    merged.write_text(document(TITLE, body), encoding="utf-8")
+    tab = browser.new_page(color_scheme="light")
+    tab.set_default_timeout(600_000)
+    tab.goto(merged.as_uri())
+    tab.pdf(path=path, format="A4", outline=True, tagged=True)
+    merged.unlink()
+
+
+def write_epub(pages: list[Page], path: Path) -> None:
+    """Write an EPUB 3: a page a file, the pictures, and the list of contents."""
+    pages = list(with_addresses(pages, in_one=False))
+    pictures = sorted({picture.get("src") for page in pages for picture in page.all("img")})
+    items, order = [], []
+    for page in pages:
+        has_math = page.article.find(f".//{MATHML}math") is not None
+        math = ' properties="mathml"' if has_math else ""
+        name = file_name(page.name)
+        items.append(f'<item id="{name}" href="{name}" media-type="application/xhtml+xml"{math}/>')
+        order.append(f'<itemref idref="{name}"/>')
+    for number, picture in enumerate(pictures):
+        kind = guess_type(picture)[0]
+        items.append(f'<item id="picture-{number}" href="{picture}" media-type="{kind}"/>')
+    links = "".join(f'<li><a href="{file_name(p.name)}">{escape(p.title)}</a></li>' for p in pages)
+    contents = f'<nav epub:type="toc"><h1>Contents</h1><ol>{links}</ol></nav>'
+    package = (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        '<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id">'
+        '<metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+        f'<dc:identifier id="id">{repository.url()}</dc:identifier><dc:title>{TITLE}</dc:title>'
+        "<dc:language>en</dc:language>"
+        '<meta property="dcterms:modified">2026-01-01T00:00:00Z</meta></metadata><manifest>'
+        '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
+        f"{''.join(items)}</manifest><spine>{''.join(order)}</spine></package>\n"
+    )
+    container = (
+        '<?xml version="1.0"?>\n<container version="1.0" '
+        'xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile '
+        'full-path="content.opf" media-type="application/oebps-package+xml"/></rootfiles>'
+        "</container>\n"
+    )
+    with ZipFile(path, "w", ZIP_DEFLATED) as book:
+        book.writestr("mimetype", "application/epub+zip", ZIP_STORED)  # first, as the format asks
+        book.writestr("META-INF/container.xml", container)
+        book.writestr("content.opf", package)
+        book.writestr("nav.xhtml", document("Contents", contents))
+        for page in pages:
+            book.writestr(file_name(page.name), document(page.title, page.text))
+        for picture in pictures:
+            book.write(SITE / picture, picture)
+
+
+def main() -> int:
+    """Write what is asked for; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("formats", nargs="+", choices=["epub", "pdf"])
+    formats = parser.parse_args().formats
+    if not (SITE / "index.html").exists():
+        print("there is no _build/html: run `make book` first")
+        return 1
+    BUILD.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path).exists()
+        found = None if own else next(filter(None, map(shutil.which, SYSTEM_S)), None)
+        browser = playwright.chromium.launch(executable_path=found, chromium_sandbox=False)
+        pages = read(browser)
+        for kind in formats:
+            path = BUILD / f"minitransformer.{kind}"
+            if kind == "pdf":
+                write_pdf(browser, pages, path)
+            else:
+                write_epub(pages, path)
+            print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
