@@ -10,7 +10,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Iterator
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,23 +72,24 @@ def mutants(source: str, name: str) -> Iterator[tuple[str, str]]:
     if not places:
         return  # it is no function
     (place,) = places
-    count = sum(1 for _ in ast.walk(tree.body[place]))
-    for index in range(count):
+    definition = tree.body[place]
+    for index, original in enumerate(ast.walk(definition)):
         for kind in range(4):
-            changed = deepcopy(tree)
-            node = list(ast.walk(changed.body[place]))[index]
-            if change(node, kind):
+            if change(copy(original), kind):
+                tree.body[place] = deepcopy(definition)
+                node = list(ast.walk(tree.body[place]))[index]
+                change(node, kind)
                 line = ast.unparse(node) if hasattr(node, "lineno") else ""
-                yield ast.unparse(ast.fix_missing_locations(changed)), f"line {line}"
+                yield ast.unparse(ast.fix_missing_locations(tree)), f"line {line}"
 
 
 def change(node: ast.AST, kind: int) -> bool:
-    """Change the node in place, in one of some ways; whether there is such a way."""
+    """Change the node in one of some ways, but not what it holds; whether there is such a way."""
     match node, kind:
         case ((ast.BinOp() | ast.BoolOp()), 0) if type(node.op) in OPERATORS:
             node.op = OPERATORS[type(node.op)]()  # type: ignore[assignment]
         case ast.Compare(), 0 if type(node.ops[0]) in OPERATORS:
-            node.ops[:1] = [OPERATORS[type(node.ops[0])]()]  # type: ignore[list-item]
+            node.ops = [OPERATORS[type(node.ops[0])](), *node.ops[1:]]  # type: ignore[list-item]
         case ast.UnaryOp(op=ast.USub() | ast.Invert() | ast.Not()), 0:
             node.op = ast.UAdd()
         case ast.Constant(value=int() | float()), (0 | 1) if not isinstance(node.value, bool):
