@@ -16,8 +16,8 @@ from notebooks import CHAPTERS, is_bootstrap, read, tags
 
 MOST_WORDS = 3_000
 MOST_LINES = 300
-WORDS_A_MINUTE = 200
-LINES_A_MINUTE = 40
+WORDS_A_MINUTE = 120
+LINES_A_MINUTE = 12
 
 AFTER_THE_PATH = ("Exercises", "Further reading")
 HEADING = re.compile(r"(#+) (.+)")
