@@ -81,6 +81,7 @@ Masks are boolean and True means "may attend", everywhere.
 
 from minitransformer import efficient_attention as efficient_attention
 from minitransformer import export as export
+from minitransformer import fast as fast
 from minitransformer import parallel as parallel
 from minitransformer import tasks as tasks
 from minitransformer.diagnosis.diagnose import diagnose
@@ -156,4 +157,4 @@ __all__ = [
 def __dir__() -> list[str]:
     """What completion offers: the names and the folders, and no module beside them."""
     folders = "diagnosis efficient_attention export inference inspection layers models parallel"
-    return [*__all__, *folders.split(), "tasks", "tokenization", "training"]
+    return [*__all__, *folders.split(), "fast", "tasks", "tokenization", "training"]
