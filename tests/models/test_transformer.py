@@ -18,6 +18,7 @@ from helpers import (
 )
 
 from minitransformer import Transformer, TransformerConfig, label_smoothing_loss, next_token_loss
+from minitransformer.models.config import POSITIONAL_ENCODINGS
 
 each_order = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 
@@ -431,7 +432,7 @@ def test_longest_sequences_are_allowed_and_longer_ones_refused(changes):
 # --- positions
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "rotary", "alibi"])
+@pytest.mark.parametrize("scheme", sorted({*POSITIONAL_ENCODINGS} - {"none"}))
 def test_order_matters_through_positions(scheme):
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
     src = SRC_IDS[:1]
