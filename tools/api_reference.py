@@ -157,7 +157,8 @@ def entry_of(name: str) -> str | None:
         return None
     if not attribute:
         return PUBLIC[owner]
-    for ancestor in resolve_name(PUBLIC[owner]).__mro__:
+    cls = resolve_name(PUBLIC[owner])
+    for ancestor in cls.__mro__ if isinstance(cls, type) else ():
         if attribute in vars(ancestor):
             return f"{PUBLIC.get(ancestor.__name__, PUBLIC[owner])}.{attribute}"
     return None
