@@ -222,7 +222,11 @@ def compare(found: Any, expected: Any, tolerance: float) -> None:
             found, expected, rel_tol=tolerance, abs_tol=tolerance
         ):
             raise Difference(f"gives {brief(found)}, expected {expected:.5g}.")
-    elif (float(found) if isinstance(expected, int) and is_number(found) else found) != expected:
+    elif (
+        float(found) != expected
+        if isinstance(expected, int) and is_number(found)
+        else getattr(found, "shape", ()) or found != expected  # no tensor or array can be it
+    ):
         raise Difference(f"gives {brief(found)}, expected {brief(expected)}.")
 
 
