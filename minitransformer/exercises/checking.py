@@ -120,7 +120,8 @@ class Exercise:
         for text, mistake in self.mistakes.items():
             try:
                 for arguments in self.arguments():
-                    wrong = self.use(mistake, *copied(arguments)) if arguments else mistake()
+                    answer = mistake if arguments else mistake()
+                    wrong = self.use(answer, *copied(arguments))
                     compare(self.use(mine, *copied(arguments)), wrong, self.tolerance)
             except Exception:
                 continue
