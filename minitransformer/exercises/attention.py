@@ -90,9 +90,9 @@ sliding_window = Exercise(
     arguments=lambda: [(1, 1), (2, 1), (3, 2), (4, 9), (6, 3)],
     right=within,
     mistakes={
-        "A query sees {size} keys before itself here: with size={size} it is one too many, since "
-        "its own position counts.": lambda n, size: within(n, size, past=1),
-        "One key too few: with size={size} a query sees itself and the {size} - 1 before it.": (
+        "With size={size} a query sees itself and {size} - 1 before it; here it sees {size} before "
+        "it, one too many.": lambda n, size: within(n, size, past=1),
+        "With size={size} a query sees itself and {size} - 1 before it; here it is one too few.": (
             lambda n, size: within(n, size, past=-1)
         ),
         "Keys after the query are seen too: the window lies before it. Is the causal mask "
