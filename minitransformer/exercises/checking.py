@@ -277,6 +277,9 @@ def brief(value: Any) -> str:
         return type(value).__name__
     if inspect.isfunction(value):
         return value.__name__
+    if isinstance(value, tuple | list) and any(isinstance(x, tuple | list | Tensor) for x in value):
+        inner = ", ".join(map(brief, value))
+        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
     if is_dataclass(value) and not isinstance(value, type):
         named = {part.name: getattr(value, part.name) for part in fields(value)}
         changed = [part.name for part in fields(value) if part.default != named[part.name]]
@@ -288,7 +291,13 @@ def brief(value: Any) -> str:
 
 
 def likeness(found: Any, expected: Any, tolerance: float) -> str:
-    """How a wrong tensor is related to the right one, where that is plain."""
+    """How a wrong tensor is related to the right one, where that is plain; of several the first."""
+    if isinstance(expected, tuple) and isinstance(found, tuple | list):
+        for one, other in zip(found, expected, strict=False):
+            try:
+                compare(one, other, tolerance)
+            except Difference:
+                return likeness(one, other, tolerance)
     try:
         found = torch.as_tensor(found).detach().cpu().to(torch.float64)
         expected = torch.as_tensor(expected).to(torch.float64)
