@@ -90,9 +90,9 @@ sliding_window = Exercise(
     arguments=lambda: [(1, 1), (2, 1), (3, 2), (4, 9), (6, 3)],
     right=within,
     mistakes={
-        "With size={size} a query sees itself and {size} - 1 before it; here it sees {size} before "
-        "it, one too many.": lambda n, size: within(n, size, past=1),
-        "With size={size} a query sees itself and {size} - 1 before it; here it is one too few.": (
+        "With size={size} a query sees {size} of the keys, its own among them; here it is one too "
+        "many.": lambda n, size: within(n, size, past=1),
+        "With size={size} a query sees {size} of the keys, its own among them; one is missing.": (
             lambda n, size: within(n, size, past=-1)
         ),
         "Keys after the query are seen too: the window lies before it. Is the causal mask "
