@@ -142,7 +142,7 @@ def last_mean(losses: list[float], count: int = 10) -> float:
     return sum(losses[-count:]) / count
 
 
-LOSSES = [5.0 - 0.3 * step + 0.01 * step**2 for step in range(14)]
+LOSSES = [round(5.0 - 0.3 * step + 0.01 * step**2, 2) for step in range(14)]
 TOKENS = [7, 3, 3, 9, 3, 7, 3, 11]
 
 learn = Exercise(
@@ -242,7 +242,8 @@ def converted(weights: dict[str, Tensor], *, wrong: str) -> dict[str, Tensor]:
         shift = weights[f"{name}.weight"] @ weights[f"{residual}.norm.bias"]
         if wrong == "sign":
             shift = -shift
-        if wrong != "no beta" and not (wrong == "no w_1" and name == "feed_forward.w_1"):
+        lost = wrong == "no beta" or (wrong == "no w_1" and name == "feed_forward.w_1")
+        if not lost:
             weights[f"{name}.bias"] = weights[f"{name}.bias"] + shift
     for name in WRITERS:
         for part in ("weight", "bias"):
