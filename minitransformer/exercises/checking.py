@@ -111,7 +111,7 @@ class Exercise:
                 why = self.mistake_in(mine, arguments) or likeness(found, expected, self.tolerance)
                 if not arguments:  # what is expected is the solution
                     seen = str(difference).split(", expected")[0].removesuffix(".")
-                    return Fault(f"{call} {seen}.", why)
+                    return Fault(f"{call} {seen}.", why, self.compared)
                 return Fault(f"{call} {difference}", why, both(found, expected) or self.compared)
         return None
 
