@@ -1,5 +1,6 @@
 """The exercises of chapter 11, BERT."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,13 @@ def counted(num_layers: int, d: int, f: int, vocab_size: int, max_len: int) -> i
     return sum(parameter.numel() for parameter in BERT(config).parameters())
 
 
+def without(missing: Callable[[int, int, int], int]) -> Callable[..., int]:
+    """The count less some, which depend on layers and widths."""
+    return lambda num_layers, d, f, *sizes: (
+        counted(num_layers, d, f, *sizes) - missing(num_layers, d, f)
+    )
+
+
 parameters = Exercise(
     function="count_parameters",
     arguments=lambda: [(1, 1, 1, 5, 1), (1, 2, 5, 7, 3), (2, 4, 6, 11, 9), (3, 6, 20, 50, 8)],
@@ -26,35 +34,23 @@ parameters = Exercise(
         num_layers, d, f, vocab_size, max_len
     ),
     mistakes={
-        "These are the matrices without biases: a bias has a number for each output.": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - num_layers * (5 * d + f) - d
-            )
+        "These are the matrices without biases: a bias has a number for each output.": without(
+            lambda num_layers, d, f: num_layers * (5 * d + f) - d
         ),
-        "A norm has two numbers for each of its d={d} features, a scale and a shift.": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - d * (2 * num_layers + 1)
-            )
+        "A norm has two numbers for each of its d={d} features, a scale and a shift.": without(
+            lambda num_layers, d, f: d * (2 * num_layers + 1)
         ),
-        "A layer has two norms, one for each of its sub-layers.": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - 2 * d * num_layers
-            )
+        "A layer has two norms, one for each of its sub-layers.": without(
+            lambda num_layers, d, f: 2 * d * num_layers
         ),
-        "Short by two rows of d={d}: the segment table's, or those of the norm on the sum?": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - 2 * d
-            )
+        "Two rows of d={d} are missing: the segment table's, or the norm's on the sum?": without(
+            lambda num_layers, d, f: 2 * d
         ),
-        "The pooler is missing: a matrix from d={d} to d features, with a bias.": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - d * d - d
-            )
+        "The pooler is missing: a matrix from d={d} to d features, with a bias.": without(
+            lambda num_layers, d, f: d * d - d
         ),
-        "An attention has four matrices: queries, keys, values and output.": (
-            lambda num_layers, d, f, vocab_size, max_len: (
-                counted(num_layers, d, f, vocab_size, max_len) - num_layers * (d * d + d)
-            )
+        "An attention has four matrices: queries, keys, values and output.": without(
+            lambda num_layers, d, f: num_layers * (d * d + d)
         ),
     },
     hints=(

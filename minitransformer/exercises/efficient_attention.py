@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -45,18 +46,27 @@ merge = Exercise(
 )
 
 
-def fits(memory: float, heads: int, layers: int, width: int) -> tuple[float, float]:
-    """The lengths, found by halving an interval."""
-
-    def largest(size: Callable[[float], float]) -> float:
+def fits(
+    memory: float,
+    heads: int,
+    layers: int,
+    width: int,
+    *,
+    weights: Callable[..., float] = lambda n, heads, layers, width: 2 * heads * n * n,
+    cache: Callable[..., float] = lambda n, heads, layers, width: (
+        2 * 2 * layers * heads * width * n
+    ),
+) -> tuple[float, ...]:
+    """The lengths at which these sizes take the memory, found by halving an interval."""
+    found = []
+    for size in (weights, cache):
         low, high = 0.0, memory
         for _ in range(200):
             middle = (low + high) / 2
-            low, high = (middle, high) if size(middle) <= memory else (low, middle)
-        return low
-
-    weights = largest(lambda n: torch.float16.itemsize * heads * n * n)
-    return weights, largest(lambda n: torch.float16.itemsize * 2 * layers * heads * width * n)
+            small = size(middle, heads, layers, width) <= memory
+            low, high = (middle, high) if small else (low, middle)
+        found.append(low)
+    return tuple(found)
 
 
 where_it_hurts = Exercise(
@@ -64,41 +74,26 @@ where_it_hurts = Exercise(
     arguments=lambda: [(1e9, 1, 1, 1), (8e10, 4, 2, 8), (8e10, 3, 5, 16), (8e10, 32, 32, 128)],
     right=fits,
     mistakes={
-        "The cache holds keys and values: two vectors for each head.": (
-            lambda memory, heads, layers, width: (
-                fits(memory, heads, layers, width)[0],
-                2 * fits(memory, heads, layers, width)[1],
-            )
+        "The cache holds keys and values: two vectors for each head.": partial(
+            fits, cache=lambda n, heads, layers, width: 2 * layers * heads * width * n
         ),
         "Each number takes two bytes.": lambda memory, heads, layers, width: fits(
             2 * memory, heads, layers, width
         ),
-        "The weights of one layer are asked for, the cache of all {layers}.": (
-            lambda memory, heads, layers, width: (
-                fits(memory / layers, heads, layers, width)[0],
-                fits(memory, heads, layers, width)[1],
-            )
+        "The weights of one layer are asked for, the cache of all {layers}.": partial(
+            fits, weights=lambda n, heads, layers, width: 2 * layers * heads * n * n
         ),
-        "This is the cache of one layer; there are {layers}.": (
-            lambda memory, heads, layers, width: (
-                fits(memory, heads, layers, width)[0],
-                fits(memory, heads, 1, width)[1],
-            )
+        "This is the cache of one layer; there are {layers}.": partial(
+            fits, cache=lambda n, heads, layers, width: 4 * heads * width * n
         ),
         "Each of the {heads} heads has its weights and its cache.": (
             lambda memory, heads, layers, width: fits(memory, 1, layers, width)
         ),
-        "The weights grow with the square of the length: take a root.": (
-            lambda memory, heads, layers, width: (
-                memory / (2 * heads),
-                fits(memory, heads, layers, width)[1],
-            )
+        "The weights grow with the square of the length: take a root.": partial(
+            fits, weights=lambda n, heads, layers, width: 2 * heads * n
         ),
-        "Weights do not depend on the width of a head: one for each query and key.": (
-            lambda memory, heads, layers, width: (
-                fits(memory / width, heads, layers, width)[0],
-                fits(memory, heads, layers, width)[1],
-            )
+        "Weights do not depend on the width of a head: one for each query and key.": partial(
+            fits, weights=lambda n, heads, layers, width: 2 * heads * width * n * n
         ),
     },
     hints=(
@@ -154,9 +149,20 @@ def whole(bias: Bias, num_queries: int, num_keys: int) -> Tensor:
     return torch.cat([bias(rows, torch.tensor([[key]])) for key in range(num_keys)], dim=1)
 
 
-def biased(query: Tensor, key: Tensor, value: Tensor, size: int, bias: Bias) -> Tensor:
-    matrix = whole(bias, len(query), len(key))
-    return F.scaled_dot_product_attention(query, key, value, matrix)
+def biased(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    size: int,
+    bias: Bias,
+    *,
+    change: Callable[[Bias, Tensor, Tensor, int, int], Tensor] = lambda bias, q, k, e, size: bias(
+        q, k
+    ),
+) -> Tensor:
+    """All at once, with another bias perhaps: from positions, the width and the blocks' size."""
+    matrix = whole(lambda q, k: change(bias, q, k, query.size(1), size), len(query), len(key))
+    return F.scaled_dot_product_attention(query, key, value, matrix.float())
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
@@ -175,26 +181,20 @@ bias_as_rule = Exercise(
     use=in_blocks,
     right=biased,
     mistakes={
-        "The bias is not in the output.": lambda query, key, value, size, bias: biased(
-            query, key, value, size, Slope(0.0)
+        "The bias is not in the output.": partial(
+            biased, change=lambda bias, q, k, e, size: 0 * q * k
         ),
-        "The bias is divided by the root of the width here; it is added after that.": (
-            lambda query, key, value, size, bias: biased(
-                query, key, value, size, lambda q, k: bias(q, k) / math.sqrt(query.size(1))
-            )
+        "The bias is divided by the root of the width here; it is added after that.": partial(
+            biased, change=lambda bias, q, k, e, size: bias(q, k) / math.sqrt(e)
         ),
         "In each block the positions of keys begin at 0 again: they go on from block to block.": (
-            lambda query, key, value, size, bias: biased(
-                query, key, value, size, lambda q, k: bias(q, k % size)
-            )
+            partial(biased, change=lambda bias, q, k, e, size: bias(q, k % size))
         ),
-        "The bias is subtracted here.": lambda query, key, value, size, bias: biased(
-            query, key, value, size, lambda q, k: -bias(q, k)
+        "The bias is subtracted here.": partial(
+            biased, change=lambda bias, q, k, e, size: -bias(q, k)
         ),
-        "Positions are exchanged: bias(queries, keys).": (
-            lambda query, key, value, size, bias: biased(
-                query, key, value, size, lambda q, k: bias(k, q)
-            )
+        "Positions are exchanged: bias(queries, keys).": partial(
+            biased, change=lambda bias, q, k, e, size: bias(k, q)
         ),
         "The bias multiplies the scores here; it is added.": (
             lambda query, key, value, size, bias: (
@@ -260,45 +260,23 @@ ring = Exercise(
     ],
     right=lambda query, key, value, devices: (causal(query, key, value), idle_steps(devices)),
     mistakes={
-        "The parts are averaged: merge them by their log-sum-exp.": (
-            lambda query, key, value, devices: on_ring(
-                query,
-                key,
-                value,
-                devices,
-                join=lambda parts: torch.stack([output for output, _ in parts]).mean(0),
-            )
+        "The parts are averaged: merge them by their log-sum-exp.": partial(
+            on_ring, join=lambda parts: torch.stack([output for output, _ in parts]).mean(0)
         ),
-        "The parts are added up: merge them by their log-sum-exp.": (
-            lambda query, key, value, devices: on_ring(
-                query,
-                key,
-                value,
-                devices,
-                join=lambda parts: torch.stack([output for output, _ in parts]).sum(0),
-            )
+        "The parts are added up: merge them by their log-sum-exp.": partial(
+            on_ring, join=lambda parts: torch.stack([output for output, _ in parts]).sum(0)
         ),
-        "The mask is missing: a query may not see keys after it.": (
-            lambda query, key, value, devices: on_ring(
-                query, key, value, devices, allowed=lambda own, theirs: own > theirs - len(query)
-            )
+        "The mask is missing: a query may not see keys after it.": partial(
+            on_ring, allowed=lambda own, theirs: (own >= 0) & (theirs >= 0)
         ),
-        "The mask starts at 0 on each device: it needs positions in the whole text.": (
-            lambda query, key, value, devices: on_ring(
-                query,
-                key,
-                value,
-                devices,
-                allowed=lambda own, theirs: own - own.min() >= theirs - theirs.min(),
-            )
+        "The mask starts at 0 on each device: it needs positions in the whole text.": partial(
+            on_ring, allowed=lambda own, theirs: own - own.min() >= theirs - theirs.min()
         ),
-        "Each device sees only its own keys here; {devices} rounds bring all others.": (
-            lambda query, key, value, devices: on_ring(query, key, value, devices, rounds=1)
+        "Each device sees only its own keys here; {devices} rounds bring all others.": partial(
+            on_ring, rounds=1
         ),
-        "A query sees itself, too: its position is not after its own.": (
-            lambda query, key, value, devices: on_ring(
-                query, key, value, devices, allowed=lambda own, theirs: own > theirs
-            )
+        "A query sees itself, too: its position is not after its own.": partial(
+            on_ring, allowed=lambda own, theirs: own > theirs
         ),
         "Idle is a step whose keys are all hidden, not one in which some are.": (
             lambda query, key, value, devices: (
@@ -347,11 +325,11 @@ state_that_fades = Exercise(
     right=fading,
     mistakes={
         "The new pair fades at once: gamma={gamma:g} multiplies the old state only.": (
-            lambda query, key, value, gamma: fading(query, key, value, gamma, late=1)
+            partial(fading, late=1)
         ),
         "Nothing fades here.": lambda query, key, value, gamma: fading(query, key, value, 1.0),
         "The state is read before the new pair is added: a position sees itself, too.": (
-            lambda query, key, value, gamma: fading(query, key, value, gamma, sees_itself=0)
+            partial(fading, sees_itself=0)
         ),
         "Positions see later ones: where the distance is negative there have to be zeros.": (
             lambda query, key, value, gamma: (

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -180,8 +181,8 @@ longer_than_trained = Exercise(
     right=lambda answer, lists: as_rows(shares(answer, lists)),
     compared="Compared are rows of a length and a share.",
     mistakes={
-        'The model is asked without its task: a source begins with "reverse: ".': (
-            lambda answer, lists: shares(answer, lists, prefix="")
+        'The model is asked without its task: a source begins with "reverse: ".': partial(
+            shares, prefix=""
         ),
         "Words are counted one by one here. A list is right only if all its words are.": (
             lambda answer, lists: shares(
