@@ -208,6 +208,7 @@ def test_positions_do_not_reach_a_bias():
     [
         (1, [2**-8]),
         (3, [2**-4, 2**-8, 2**-2]),
+        (7, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3, 2**-5]),
         (8, [2**-exponent for exponent in range(1, 9)]),
         (
             12,  # as the authors' code gives them
