@@ -327,6 +327,7 @@ without_gains = Exercise(
     compared="The results are the logits of the model for some ids, and its gains.",
     right=lambda model: (model(IDS).detach(), torch.ones_like(torch.stack(gains_of(model)))),
     mistakes={
+        "This is the model as it was: the gains are not 1 yet.": lambda model: model,
         "The gains are 1, but no matrix has taken them over.": (
             moved(("w_q", "w_k", "w_v", "w_1", "w_3", "output"))
         ),
