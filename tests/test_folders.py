@@ -40,6 +40,12 @@ def test_modules_import_in_no_circle():
     TopologicalSorter(imports).prepare()  # or a CycleError, which names the circle
 
 
+def test_files_of_tests_have_names_of_their_own():
+    """As pytest asks for where folders of tests are no packages."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py")]
+    assert [name for name in {*names} if names.count(name) > 1] == ["conftest.py"]
+
+
 def test_import_has_no_side_effect():
     program = """
 import random, sys
