@@ -23,6 +23,13 @@ another_question = Exercise(
         "These are the weights without the scale: divide the scores by the root of 4 first.": (
             lambda: SCORES.softmax(0)
         ),
+        "These are the scores: divide them by the root of 4, then take the softmax.": (
+            lambda: SCORES
+        ),
+        "The order is forty, the hyphen, two.": lambda: (SCORES / 2).softmax(0).flip(0),
+        "Another order is asked for: forty, the hyphen, two.": (
+            lambda: (SCORES / 2).softmax(0).roll(1)
+        ),
         "These are the scaled scores. The softmax is still to come.": lambda: SCORES / 2,
         "The scores are divided by 4 here, the width; it takes its root.": (
             lambda: (SCORES / 4).softmax(0)
@@ -97,6 +104,9 @@ sliding_window = Exercise(
         ),
         "Keys after the query are seen too: the window lies before it. Is the causal mask "
         "missing?": lambda n, size: within(n, size, future=size - 1),
+        "Keys after the query are seen, however far they are. Is the causal mask missing?": (
+            lambda n, size: within(n, size, future=n)
+        ),
         "This is the causal mask: keys further back than size={size} have to go.": (
             lambda n, size: within(n, n)
         ),
@@ -134,6 +144,9 @@ derivative = Exercise(
         "It is written with the scores; the formula has the weights, after the softmax.": (
             lambda s: torch.diag(s) - torch.outer(s, s)
         ),
+        "This is w_j (delta_ij - w_j): the first factor has to go along the rows, as w_i.": (
+            lambda s: s.softmax(0) * (torch.eye(len(s)) - s.softmax(0))
+        ),
         "This is 1 - w_j for delta_ij - w_j: the 1 stands on the diagonal only.": (
             lambda s: s.softmax(0)[:, None] * (1 - s.softmax(0))
         ),
@@ -152,12 +165,16 @@ def mixed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def in_one_pass(query: Tensor, key: Tensor, value: Tensor, *, wrong: str) -> Tensor:
     """The running softmax with one thing done wrong."""
+    scores = key @ query / math.sqrt(len(query))
     largest, total = torch.tensor(-math.inf), torch.tensor(0.0)
+    if wrong == "start":
+        largest = torch.tensor(0.0)
+    elif wrong == "upside down from the first":
+        largest = scores[0]
     mixture = torch.zeros(value.size(1))
-    for k, v in zip(key, value, strict=True):
-        score = query @ k / math.sqrt(len(query))
+    for score, v in zip(scores, value, strict=True):
         new = torch.maximum(largest, score)
-        shrink = (largest - new).exp()
+        shrink = ((new - largest) if wrong.startswith("upside") else (largest - new)).exp()
         kept = torch.ones(()) if wrong == "neither" else shrink
         total = total * (torch.ones(()) if wrong == "total" else kept) + (score - new).exp()
         mixture = (
@@ -174,6 +191,7 @@ one_key_at_a_time = Exercise(
         random_tensors((4,), (2, 4), (2, 3)),
         random_tensors((5,), (9, 5), (9, 3)),
         (torch.full((4,), 200.0), *random_tensors((7, 4), (7, 2))),
+        (torch.full((4,), 1000.0), -torch.ones(2, 4), *random_tensors((2, 3))),
     ],
     right=mixed,
     mistakes={
@@ -185,6 +203,14 @@ one_key_at_a_time = Exercise(
         ),
         "When a larger score comes, both sums have to be scaled down.": (
             lambda query, key, value: in_one_pass(query, key, value, wrong="neither")
+        ),
+        "Scores may all be far below 0: the largest so far starts at minus infinity, or at the "
+        "first score, not at 0.": lambda *given: in_one_pass(*given, wrong="start"),
+        "The factor is upside down: e to the power of (old - new) makes both sums smaller.": (
+            lambda *given: in_one_pass(*given, wrong="upside down")
+        ),
+        "The factor is upside down: both sums become smaller by e to the power of (old - new).": (
+            lambda *given: in_one_pass(*given, wrong="upside down from the first")
         ),
         "Divide at the end: the values' sum by the sum of exponentials.": (
             lambda query, key, value: in_one_pass(query, key, value, wrong="division")

@@ -27,6 +27,10 @@ SOLVED = Path(".solved_exercises")
 """A folder in the one we are in, with an empty file for each solved exercise."""
 MOST_NUMBERS = 40
 """Tensors with more are not shown whole."""
+NO_BOOLEANS = (
+    "The cells are right, but they are numbers: a mask is boolean (dtype=torch.bool).",
+    "Attention refuses this one.",
+)
 PACKAGE = Path(__file__).parents[1]
 SIMPLE = (-1.0, 0.25, 0.5, 2.0, 4.0, 10.0, 0.1, 100.0, 0.01)
 """How many times the right number a wrong one may be, to be explained by that."""
@@ -98,6 +102,7 @@ class Exercise:
 
     def fault_of(self, mine: Any) -> Fault | None:
         """What is wrong; None if nothing is."""
+        numbers_for_booleans = False
         for arguments in self.arguments():
             call = self.shown(arguments)
             try:
@@ -114,8 +119,11 @@ class Exercise:
                 if not arguments:  # what is expected is the solution
                     seen = str(difference).split(", expected")[0].removesuffix(".")
                     return Fault(f"{call} {seen}.", why, self.compared)
-                return Fault(f"{call} {difference}", why, both(found, expected) or self.compared)
-        return None
+                results = "\n".join(filter(None, (both(found, expected), self.compared)))
+                return Fault(f"{call} {difference}", why, results)
+            if isinstance(found, Tensor) and isinstance(expected, Tensor):
+                numbers_for_booleans |= expected.dtype == torch.bool != found.dtype
+        return Fault(*NO_BOOLEANS) if numbers_for_booleans else None
 
     def mistake_in(self, mine: Any, failing: tuple[Any, ...]) -> str:
         """What to say of the known mistake that gives the same for all inputs, if there is one."""
@@ -288,7 +296,7 @@ def brief(value: Any) -> str:
         return f"({', '.join(f'{name}={named[name]!r}' for name in changed)})"
     if isinstance(value, dict) and len(value) > 1:
         return f"{{{len(value)} entries}}"
-    text = f"{value:.5g}" if isinstance(value, float) else repr(value)
+    text = f"{value:.7g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -307,6 +315,8 @@ def likeness(found: Any, expected: Any, tolerance: float) -> str:
         return ""
     if found.shape != expected.shape:
         if found.numel() == expected.numel():
+            if expected.dim() == 0:
+                return "These are brackets around one number; the number itself is asked for."
             return "As many numbers as expected: are axes exchanged, or one too many or too few?"
         return ""
     related = {

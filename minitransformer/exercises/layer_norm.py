@@ -127,7 +127,7 @@ identity_path = Exercise(
     hints=(
         "Which variance has the sum, if x has 1 and f(x) has v? Which part of it is x's?",
         "One sub-layer keeps 1 / root(1 + v / alpha^2). Set its power equal to share; solve.",
-        "The same without alpha: The residual connection and its two orders.",
+        "The same without alpha: 64 layers: four kinds of stacks.",
     ),
 )
 

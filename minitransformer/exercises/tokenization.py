@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 from statistics import mean
 from typing import Any
 
-from minitransformer.exercises.checking import Exercise
+from minitransformer.exercises.checking import Difference, Exercise, brief
 from minitransformer.tokenization import GPT2_PATTERN, BPETokenizer
 from minitransformer.tokenization.byte_pair_encoding import BYTE_TOKENS, spell, to_text
 
@@ -66,7 +66,7 @@ price_of_a_language = Exercise(
     arguments=lambda: [
         (["a"],),
         (["vier"],),
-        (["vierte", ""],),
+        (["vi", "er"],),
         (["für fünf", "这是"],),
         (["vier"] * 3 + ["Αυτή είναι"],),
     ],
@@ -82,7 +82,10 @@ price_of_a_language = Exercise(
         ),
         "This is the mean of each text's ratio, to which a short text adds as much as a long one. "
         "Divide all tokens by all characters.": (
-            lambda tokenizer, texts: mean([ratio([text]) for text in texts if text])
+            lambda tokenizer, texts: mean([ratio([text]) for text in texts])
+        ),
+        "The texts are joined before encoding: tokens may not cross from one text into the next.": (
+            lambda tokenizer, texts: ratio(["".join(texts)])
         ),
         "These are tokens per word.": (
             lambda tokenizer, texts: ratio(texts, size=lambda text: len(text.split()))
@@ -133,6 +136,10 @@ one_digit_one_token = Exercise(
         "The space before a number has become a piece by itself; it belongs to the first digit.": (
             trained(GPT2_PATTERN.replace(r" ?\p{N}+", r"\p{N}"))
         ),
+        "The space before a number belongs to its first digit; and there are other numbers than 0 "
+        "to 9, such as ² and ³: \\p{{N}}.": (
+            trained(GPT2_PATTERN.replace(r" ?\p{N}+", r"[0-9]| ?\p{N}+"))
+        ),
         "The digits 0 to 9 are cut, but there are other numbers, such as ² and ³: \\p{{N}}.": (
             trained(GPT2_PATTERN.replace(r"\p{N}+", r"[0-9]| ?\p{N}+"))
         ),
@@ -163,7 +170,13 @@ def fewest(piece: str) -> tuple[int, str]:
 def count_and_text(mine: Any, piece: str) -> Any:
     """How many ids an answer gives, and the text that they decode to."""
     ids = mine(tokenizer(), piece)
-    return (len(ids), tokenizer().decode(map(int, ids))) if ids is not None else None
+    if ids is None or ids is ...:
+        return None
+    try:
+        ids = [int(index) for index in ids]
+        return len(ids), tokenizer().decode(ids)
+    except (TypeError, ValueError):
+        raise Difference(f"gives {brief(ids)}, expected a list of ids.") from None
 
 
 def longest_first(tokenizer: BPETokenizer, piece: str, *, from_left: bool) -> list[int]:
@@ -201,9 +214,7 @@ fewest_tokens = Exercise(
         "This takes the longest token from the right each time. A shorter last token can leave a "
         "rest that needs fewer.": lambda t, piece: longest_first(t, piece, from_left=False),
         "What a user writes is text: <eos> in it is five characters, not the special token.": (
-            lambda tokenizer, piece: (
-                [tokenizer.eos_id] if piece == "<eos>" else shortest(tokenizer, piece)
-            )
+            lambda tokenizer, piece: shortest(tokenizer, piece, special=True)
         ),
         "The tokens are the right ones in the wrong order: a path that is followed back from the "
         "end has to be reversed.": lambda tokenizer, piece: shortest(tokenizer, piece)[::-1],
@@ -219,13 +230,14 @@ fewest_tokens = Exercise(
 )
 
 
-def shortest(tokenizer: BPETokenizer, piece: str) -> list[int]:
-    """A cut into the fewest tokens."""
+def shortest(tokenizer: BPETokenizer, piece: str, *, special: bool = False) -> list[int]:
+    """A cut into the fewest tokens, of which special ones are perhaps some."""
+    first = 0 if special else 5
     spelled = spell(piece)
     best: list[list[int]] = [[]]
     for end in range(1, len(spelled) + 1):
-        parts = [(start, tokenizer.ids.get(spelled[start:end], 0)) for start in range(end)]
-        best.append(min(([*best[start], i] for start, i in parts if i >= 5), key=len))
+        parts = [(start, tokenizer.ids.get(spelled[start:end], -1)) for start in range(end)]
+        best.append(min(([*best[start], i] for start, i in parts if i >= first), key=len))
     return best[-1]
 
 
@@ -328,7 +340,7 @@ as_the_tokens_come = Exercise(
         ),
     },
     hints=(
-        "Work with bytes: BYTE_OF gives each byte of a token's spelling.",
+        "Work with bytes: BYTE_OF[ord(c)] is the byte of each character c of a token's spelling.",
         "codecs.getincrementaldecoder keeps the bytes of an unfinished character; tell it when "
         "the end has come.",
         "Why a token can be half a character: Byte-level BPE, and the trap after it.",
