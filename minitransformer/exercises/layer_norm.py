@@ -280,6 +280,9 @@ into_rms_norm = Exercise(
         "w_2 writes to the stream as well as w_o.": (
             lambda weights: converted(weights, wrong="no feed_forward.w_2")
         ),
+        "w_o writes to the stream as well as w_2.": (
+            lambda weights: converted(weights, wrong="no self_attention.w_o")
+        ),
         "The mean is taken along the other axis: nn.Linear keeps (out, in), and each output is to "
         "have no mean.": lambda weights: converted(weights, wrong="axis"),
     },

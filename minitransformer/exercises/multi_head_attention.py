@@ -239,6 +239,9 @@ another_horizon = Exercise(
         "This is 2 times i, not 2 to the power of i.": (
             lambda n, num_heads: horizon(n, num_heads, lambda i, back: 0 <= back <= 2 * i)
         ),
+        "This is i to the power of 2, not 2 to the power of i.": (
+            lambda n, num_heads: horizon(n, num_heads, lambda i, back: 0 <= back <= i**2)
+        ),
         "Keys after the query are seen too: the layer is to be causal.": (
             lambda n, num_heads: horizon(n, num_heads, lambda i, back: abs(back) <= 2**i)
         ),

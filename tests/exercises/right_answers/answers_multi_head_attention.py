@@ -25,6 +25,13 @@ def order_of_heads_2(w_q, w_k, w_v, w_o, num_heads):
     return [w.numpy()[order] for w in (w_q, w_k, w_v)] + [w_o.numpy()[:, order]]
 
 
+def order_of_heads_3(w_q, w_k, w_v, w_o, num_heads):
+    """All in one tensor."""
+    d = len(w_q)
+    rows = torch.arange(d).view(num_heads, d // num_heads).flip(0).flatten()
+    return torch.stack([w_q[rows], w_k[rows], w_v[rows], w_o[:, rows]])
+
+
 def what_fits_1(gib, kv_heads):
     return gib * 2**30 // (kv_heads * 128 * 2 * 2 * 32)
 
