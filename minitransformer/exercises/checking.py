@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Chapter", "Exercise", "check"]
+__all__ = ["check"]
 
 SOLVED = Path(".solved_exercises")
 """A folder in the one we are in, with an empty file for each solved exercise."""
