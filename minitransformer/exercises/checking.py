@@ -310,6 +310,7 @@ def likeness(found: Any, expected: Any, tolerance: float) -> str:
                 return likeness(one, other, tolerance)
     try:
         found = torch.as_tensor(found).detach().cpu().to(torch.float64)
+        is_boolean = torch.as_tensor(expected).dtype == torch.bool
         expected = torch.as_tensor(expected).to(torch.float64)
     except (TypeError, ValueError, RuntimeError):
         return ""
@@ -320,7 +321,7 @@ def likeness(found: Any, expected: Any, tolerance: float) -> str:
             return "As many numbers as expected: are axes exchanged, or one too many or too few?"
         return ""
     related = {
-        "True and False are exchanged.": 1 - found,
+        "True and False are exchanged.": 1 - found if is_boolean else found,
         "All signs are the other way round.": -found,
         "Rows and columns are exchanged.": found.mT if found.dim() > 1 else found,
         "The last axis is turned round.": found.flip(-1) if found.dim() else found,
