@@ -12,28 +12,22 @@ from benchmarks.experiments import internet_scale as scale
 from benchmarks.runs import read_json
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def page():
-    return (ROOT / "chapters" / "reference" / "internet_scale.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "chapters" / "reference" / "internet_scale.md").read_text(encoding="utf-8")
 
 
 # --- published runs -------------------------------------------------------------------------------
 
 
-def test_plan_at_reported_speed_takes_the_published_hours():
-    reported = [run for run in scale.RUNS if run.reported]
-    assert len(reported) == 4
-    for run in reported:
+def test_plan_takes_the_published_hours():
+    """At the reported speed; where none is reported, the hours imply a possible one."""
+    assert sum(bool(run.reported) for run in scale.RUNS) == 4
+    for run in scale.RUNS:
+        assert 0.18 < scale.planned(run).gpu_hours / run.hours < 0.65, run.name
+        if not run.reported:
+            continue
         utilisation = run.reported / mt.HARDWARE[run.device].flops
         there = scale.planned(run, utilisation, again=run.again)
         assert there.gpu_hours == pytest.approx(run.hours, rel=0.12), run.name
-
-
-def test_published_hours_imply_a_possible_utilisation():
-    for run in scale.RUNS:
-        assert 0.18 < scale.planned(run).gpu_hours / run.hours < 0.65, run.name
 
 
 def test_operations_are_those_that_teams_counted():
@@ -55,13 +49,10 @@ def test_throughput_of_llama_65b():
     assert there.gpu_hours == pytest.approx(run.hours, rel=0.02)
 
 
-def test_page_has_the_table(page):
-    rows = [line for line in page.splitlines() if line.count(" | ") >= 6 and "](" in line]
+def test_page_has_the_table_and_its_example_prints_what_it_says(capsys):
+    rows = [line for line in PAGE.splitlines() if line.count(" | ") >= 6 and "](" in line]
     assert rows == [scale.row_of(run) for run in scale.RUNS]
-
-
-def test_example_of_the_page_prints_what_it_says(page, capsys):
-    code, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.S).groups()
+    code, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.S).groups()
     exec(compile(code, "page", "exec"), {})
     assert capsys.readouterr().out == printed
 
@@ -105,14 +96,12 @@ def test_figures_are_those_of_the_results():
     figures = {"failures": scale.failures_figure(results), "minhash": scale.minhash_figure()}
     for name, figure in figures.items():
         assert (scale.FIGURES / f"{name}.svg").read_text(encoding="utf-8") == figure
-        assert "<title" in figure
-        assert "<desc" in figure
 
 
 # --- pages that are nearly alike ------------------------------------------------------------------
 
 
-def test_minhash_finds_as_many_as_the_formula_says(page):
+def test_minhash_finds_as_many_as_the_formula_says():
     """Sets of one similarity, random functions, bands: counted."""
     generator = random.Random(0)
     bands, rows, pairs = 5, 3, 3000
@@ -125,4 +114,4 @@ def test_minhash_finds_as_many_as_the_formula_says(page):
     assert found / pairs == pytest.approx(expected, abs=4 * math.sqrt(0.25 / pairs))
     for similarity, said in ((0.5, "0.5 is found in 5 %"), (0.75, "77 %"), (0.85, "99 %")):
         assert f"{scale.chance(similarity, 14, 8):.0%}".replace("%", " %") in said
-        assert said in " ".join(page.split())
+        assert said in " ".join(PAGE.split())

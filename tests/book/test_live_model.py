@@ -54,15 +54,11 @@ def test_graph_of_a_model_computes_the_same_and_tells_nothing_of_the_machine(exp
     assert b".py" not in graph.SerializeToString()
 
 
-def test_weights_come_back(exported):
+def test_weights_come_back_and_those_of_another_model_are_refused(exported):
     graph, model = exported
     other = mt.Transformer(model.config)
     load_weights(other, graph)
     assert all(map(torch.equal, other.parameters(), model.parameters()))
-
-
-def test_weights_of_another_model_are_refused(exported):
-    graph, model = exported
     wider = mt.Transformer(replace(model.config, d_ff=24))
     with pytest.raises(ValueError, match=r"encoder.*w_1.weight of shape \(24, 12\), found \(20, "):
         load_weights(wider, graph)

@@ -8,7 +8,6 @@ import re
 
 import pytest
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
 
 from notebooks import (
     CHAPTERS,
@@ -112,39 +111,3 @@ def test_chapter_names_what_its_modules_offer(path, modules):
     said = set(re.findall(r"\w+", "\n".join(c.source for page in pages for c in read(page).cells)))
     offered = [names for module in kept if (names := set(public_names(module)))]
     assert [names for names in offered if not said & names] == []
-
-
-@pytest.mark.parametrize(
-    ("here", "there"),
-    [
-        ("def f(x): return x", 'def f(x: int) -> int:\n    """Doc."""\n    return x'),
-        ("def f(x):\n    y = x\n    return y", "def f(x):\n    y: int = x\n    return y"),
-        ("class A:\n    x: int = 1", 'class A:\n    """Doc."""\n    x: float = 1'),
-        ("def f(): return 1  # why", "def f():\n    # because\n    return 1"),
-    ],
-)
-def test_same(here, there):
-    assert bare(here) == bare(there)
-
-
-@pytest.mark.parametrize(
-    ("here", "there"),
-    [
-        ("def f(x): return x", "def f(x): return -x"),
-        ("def f(x): return x", "def f(x=1): return x"),
-        ("def f(x): return x", "@cache\ndef f(x): return x"),
-        ("class A:\n    x = 1", "class A:\n    x: int = 1"),
-        ("class A: pass", "class A(B): pass"),
-        ("def f(x): return x", 'def f(x): return "Doc." and x'),
-    ],
-)
-def test_not_same(here, there):
-    assert bare(here) != bare(there)
-
-
-def test_drift_is_found_in_any_cell():
-    package = {"double": "def double(x):\n    return 2 * x", "Unit": "class Unit:\n    one = 1"}
-    agreed = new_code_cell(package["double"], metadata={"tags": ["package"]})
-    drifted = new_code_cell("class Unit:\n    one = 2", metadata={"tags": ["solution"]})
-    idle = new_code_cell("x = 1", metadata={"tags": ["package"]})
-    assert wrong(new_notebook(cells=[agreed, drifted, idle]), package) == ["Unit", "x = 1"]

@@ -59,9 +59,7 @@ def test_bootstrap_installs_only_where_the_package_is_missing(monkeypatch):
 # --- the package's code ----------------------------------------------------------------------
 
 MODULE = '''
-"""A module."""
-
-__all__ = ["LIMIT", "Pair", "double"]
+__all__ = ["LIMIT", "double"]
 LIMIT = 3
 
 
@@ -74,21 +72,6 @@ def double(x: int) -> int:
         x: a number.
     """
     return 2 * x  # twice
-
-
-class Pair:
-    """Two numbers.
-
-    They go together.
-    """
-
-    def swap(self):
-        r"""Turn \\ round."""
-        return self
-
-
-def helper():
-    """Not public."""
 '''
 SYNCED = '''\
 def helper(): ...
@@ -100,21 +83,13 @@ def double(x: int) -> int:
     return 2 * x  # twice
 
 
-class Pair:
-    """Two numbers."""
-
-    def swap(self):
-        r"""Turn \\ round."""
-        return self
-
-
 y = double(2)'''
 
 
 def test_sync_replaces_public_definitions_and_shortens_their_docstrings(tmp_path):
     (tmp_path / "module.py").write_text(MODULE, encoding="utf-8")
     package = notebooks.public_definitions(tmp_path)
-    old = "def helper(): ...\n\n\n@old\ndef double(x): ...\n\n\nclass Pair: ...\n\n\ny = double(2)"
+    old = "def helper(): ...\n\n\n@old\ndef double(x): ...\n\n\ny = double(2)"
     tagged, plain = (new_code_cell(old, metadata={"tags": tags}) for tags in (["package"], []))
     nb = sync(new_notebook(cells=[new_markdown_cell("# T"), tagged, plain]), package)
     assert [cell.source for cell in code_cells(nb)] == [SYNCED, old]
