@@ -22,6 +22,7 @@ from minitransformer import (
     pad_rows,
 )
 from minitransformer.export.torch_export import OLDEST_TORCH
+from minitransformer.models.registry import named_weights
 from minitransformer.tasks.recipes import LONGER, Job, words
 
 SRC_IDS = pad_rows([[8, 3, 28, 5, 11, 17, 2], [9, 22, 4, 2]]).to(torch.get_default_device())
@@ -73,6 +74,27 @@ def randn(*shape, seed=0, dtype=torch.float32, grad=False):
 def assert_same(actual, expected, tolerance=1e-5):
     """Equal shapes and dtypes, and nowhere further apart than the tolerance."""
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def assert_same_weights(found, expected):
+    """The same weights of two models, or by their names, to the last bit; compiled or not."""
+    found, expected = (w if isinstance(w, dict) else named_weights(w) for w in (found, expected))
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert found[name].dtype == weight.dtype, name
+        assert torch.equal(found[name], weight), name
+
+
+def refusals(*rows):
+    """A test that each bad call fails: a call, what its error says, and its class: ValueError."""
+
+    @pytest.mark.parametrize("row", rows, ids=lambda row: row[1])
+    def test(row):
+        call, message, *error = row
+        with pytest.raises(error[0] if error else ValueError, match=message):
+            call()
+
+    return test
 
 
 def shaken(module, seed=1, scale=0.2):
