@@ -33,7 +33,7 @@ OF_EACH_KIND = "not everything"  # marks, as pytest takes them
 QUICK = f"{OF_EACH_KIND} and not slow"
 SLOWEST = 20
 ON_SECOND_DEVICE = [
-    "tests/models/test_decoder_only.py",
+    "tests/models/test_transformer.py",
     "tests/training/test_optimizers.py",
     "tests/inference/test_sampling.py",
 ]

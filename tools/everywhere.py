@@ -47,12 +47,11 @@ NUMERICAL = (
     "efficient_attention/test_[!b]*.py",
     "inference/test_*.py",
     "layers/test_*.py",
-    "models/test_decoder_only.py",
     "models/test_transformer.py",
     "test_fast.py",
     "training/test_loss.py",
     "training/test_optimizers.py",
-    "training/test_training.py",
+    "training/test_trainer.py",
 )
 ENVIRONMENTS = ROOT / "build" / "everywhere"
 TESTERS = [

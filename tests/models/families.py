@@ -9,20 +9,11 @@ from functools import partial
 
 import torch
 from alike import ids_of, loaded, published, transformers
+from helpers import randn
 from torch import nn
 
 from minitransformer import Transformer
-from minitransformer.models import (
-    BART,
-    BERT,
-    GPT2,
-    T5,
-    BERTForMaskedLM,
-    BERTForSequenceClassification,
-    Llama,
-    Marian,
-    ViT,
-)
+from minitransformer import models as mm
 
 V = 37
 HIDDEN = {"vocab_size": V, "intermediate_size": 20}
@@ -72,9 +63,9 @@ PICTURES = {
     "long": {"image_size": [4, 14], "patch_size": 2, "hidden_act": "gelu_new"},
 }
 HEADS = {
-    "Model": BERT,
-    "ForMaskedLM": BERTForMaskedLM,
-    "ForSequenceClassification": BERTForSequenceClassification,
+    "Model": mm.BERT,
+    "ForMaskedLM": mm.BERTForMaskedLM,
+    "ForSequenceClassification": mm.BERTForSequenceClassification,
 }
 
 
@@ -84,14 +75,14 @@ BERT_FAMILIES = {
     "DistilBert": (DISTILBERTS, OTHER | {"activation": "relu", "sinusoidal_pos_embds": True}),
 }
 KINDS = {
-    "GPT2 LMHeadModel": (GPT2, GPT),
-    "Llama ForCausalLM": (Llama, LLAMA),
-    "Mistral ForCausalLM": (Llama, LLAMA),
-    "Qwen2 ForCausalLM": (Llama, LLAMA),
-    "Qwen3 ForCausalLM": (Llama, LLAMA),
-    "T5 ForConditionalGeneration": (T5, T5S),
-    "Marian MTModel": (Marian, MARIANS),
-    "Bart ForConditionalGeneration": (BART, MARIANS),
+    "GPT2 LMHeadModel": (mm.GPT2, GPT),
+    "Llama ForCausalLM": (mm.Llama, LLAMA),
+    "Mistral ForCausalLM": (mm.Llama, LLAMA),
+    "Qwen2 ForCausalLM": (mm.Llama, LLAMA),
+    "Qwen3 ForCausalLM": (mm.Llama, LLAMA),
+    "T5 ForConditionalGeneration": (mm.T5, T5S),
+    "Marian MTModel": (mm.Marian, MARIANS),
+    "Bart ForConditionalGeneration": (mm.BART, MARIANS),
 }
 """Our class, and the sizes of all its variants, by the names of their family and model."""
 CHANGES = {
@@ -165,7 +156,7 @@ for family, (sizes, other) in BERT_FAMILIES.items():
         KINDS[f"{family} {head}"] = (ours, sizes)
         CHANGES[f"{family} {head}"] = {"as published": {}, "other": other}
 for head in ("ForImageClassification", "Model"):
-    KINDS[f"ViT {head}"] = (ViT, VITS)
+    KINDS[f"ViT {head}"] = (mm.ViT, VITS)
     CHANGES[f"ViT {head}"] = PICTURES
 CHANGES["ViT Model"] = PICTURES | {"no pooler": PICTURES["square"] | {"head": "none"}}
 VARIANTS = {
@@ -183,14 +174,14 @@ def theirs_of(name, seed=1, **changes):
     options = {"add_pooling_layer": False} if settings.pop("head", None) else {}
     torch.manual_seed(seed)
     theirs = getattr(transformers, model)(getattr(transformers, config)(**settings), **options)
-    if kind is T5 and not settings.get("tie_word_embeddings", True):  # it is tied all the same
+    if kind is mm.T5 and not settings.get("tie_word_embeddings", True):  # it is tied all the same
         theirs.lm_head.weight = nn.Parameter(torch.randn(V, 12))
-    if not issubclass(kind, Marian):
+    if not issubclass(kind, mm.Marian):
         return published(theirs, seed)
     theirs.final_logits_bias = nn.Parameter(theirs.final_logits_bias)  # it is a buffer there
     theirs = published(theirs, seed)
     with torch.no_grad():
-        if kind is Marian:  # its positions are no parameters here, and are not stored there
+        if kind is mm.Marian:  # its positions are no parameters here, and are not stored there
             for side in (theirs.model.encoder, theirs.model.decoder):
                 side.embed_positions.weight.copy_(side.embed_positions.create_weight())
         src, tgt = ids_of(V, 8, 7, seed=4), ids_of(V, 8, 9, seed=5)
@@ -217,7 +208,7 @@ def exact(theirs, ours):
     for module in theirs.modules():
         if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
             module.forward = partial(norm, own=module)
-    if isinstance(ours, Llama):
+    if isinstance(ours, mm.Llama):
         theirs.model.rotary_emb.forward = angles
     return theirs
 
@@ -225,34 +216,26 @@ def exact(theirs, ours):
 class Pair:
     """A model of `transformers`, ours with its weights, and inputs with padding for both."""
 
-    def __init__(self, name, folder):
-        self.name, self.folder = name, folder
-        theirs = theirs_of(name)
-        self.ours = loaded(VARIANTS[name][0], theirs, folder / "theirs")
-        self.theirs = exact(theirs, self.ours)
-        self.pad_id = getattr(self.ours.config, "pad_id", -1)
-        self.start_id = getattr(self.ours.config, "start_id", None)
+    def __init__(self, theirs, ours):
+        self.theirs, self.ours = theirs, ours
+        self.pad_id = getattr(ours.config, "pad_id", -1)
+        self.start_id = getattr(ours.config, "start_id", None)
         self.given = self.inputs()
 
     def inputs(self):
         """What is given to ours: ids, ids and segments, source and target, or pictures."""
         config = self.ours.config
-        if isinstance(self.ours, ViT):
+        if isinstance(self.ours, mm.ViT):
             size = config.image_size
             size = (size, size) if isinstance(size, int) else size
-            generator = torch.Generator().manual_seed(3)
-            shape = (4, config.num_channels, *size)
-            return (torch.randn(shape, generator=generator, dtype=torch.float64),)
+            return (randn(4, config.num_channels, *size, dtype=torch.float64),)
         if isinstance(self.ours, Transformer):
-            far = isinstance(self.ours, T5)  # where distances count
-            src, tgt = (
-                ids_of(31, 3, 40 if far else 7, low=8),
-                ids_of(31, 3, 31 if far else 5, low=8),
-            )
+            s, t = (40, 31) if isinstance(self.ours, mm.T5) else (7, 5)  # its distances count
+            src, tgt = ids_of(31, 3, s, low=8), ids_of(31, 3, t, low=8)
             src[1, 4:] = self.pad_id
             tgt[:, 0] = self.start_id
             return src, tgt
-        if not isinstance(self.ours, BERT):
+        if not isinstance(self.ours, mm.BERT):
             return (ids_of(V, 2, 7),)
         ids = ids_of(V, 2, 7, low=5)
         ids[1, 4:] = self.pad_id
@@ -264,27 +247,32 @@ class Pair:
         given = self.given if given is None else given
         real = given[0] != self.pad_id
         dtype = next(model.parameters()).dtype
-        if isinstance(self.ours, ViT):
+        if isinstance(self.ours, mm.ViT):
             given = (given[0].to(dtype),)
         if type(model) is type(self.ours):
             found = model(*given)
         elif isinstance(self.ours, Transformer):
             named = {"input_ids": given[0], "attention_mask": real.long()}
             found = model(**named, decoder_input_ids=given[1]).logits
-        elif isinstance(self.ours, BERT):
+        elif isinstance(self.ours, mm.BERT):
             named = {} if given[1] is None else {"token_type_ids": given[1]}
             found = model(given[0], attention_mask=real.long(), **named)[0]
-        elif isinstance(self.ours, ViT):
-            found = model(*given)
-            head = self.ours.config.head
-            if head == "none":
-                found = found.last_hidden_state[:, 0]
-            else:
-                found = found.logits if head == "classifier" else found.pooler_output
+        elif isinstance(self.ours, mm.ViT):
+            found, head = model(*given), self.ours.config.head
+            names = {"none": "last_hidden_state", "classifier": "logits", "pooler": "pooler_output"}
+            found = getattr(found, names[head])
+            found = found[:, 0] if head == "none" else found
         else:
             found = model(*given).logits
-        per_token = isinstance(self.ours, BERT) and found.dim() == 3
+        per_token = isinstance(self.ours, mm.BERT) and found.dim() == 3
         return found[real] if per_token else found
+
+
+def pair_of(name, folder):
+    """The models of a variant; theirs is exact, and saved as "theirs" in that folder."""
+    theirs = theirs_of(name)
+    ours = loaded(VARIANTS[name][0], theirs, folder / "theirs")
+    return Pair(exact(theirs, ours), ours)
 
 
 def change_config(folder, *left_out, **changes):

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
-from families import Pair
+from families import pair_of
 from helpers import published_words
 
 from minitransformer import TextGenerator, generate
-from minitransformer.tokenization.published import PublishedTokenizer
 
 
 @pytest.fixture
 def pair(tmp_path):
-    return Pair("GPT2 LMHeadModel as published", tmp_path)
+    return pair_of("GPT2 LMHeadModel as published", tmp_path)
 
 
 def test_ended_rows_are_filled_with_what_is_no_token(pair):
@@ -29,23 +28,16 @@ def test_every_other_negative_id_is_refused(pair):
 
 def test_complete_writes_with_a_published_tokenizer(pair):
     """No text begins with a token of its own, no row is padded with one."""
-    letters = {chr(ord("a") + index): index for index in range(26)}
-    model = {"type": "BPE", "vocab": letters | {"<|endoftext|>": 26}, "merges": []}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    added = [{"id": 26, "content": "<|endoftext|>", "special": True, **flags}]
-    bytes_spelled = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    steps = {"pre_tokenizer": bytes_spelled, "decoder": bytes_spelled}
-    state = {"model": model, "added_tokens": added, **steps}
-    tokenizer = PublishedTokenizer.from_dict(state)
-    assert tokenizer.begin("abc") == [0, 1, 2]
+    tokenizer = published_words("</s>", words="abcdefgh")
+    assert tokenizer.begin("a b c") == [2, 3, 4]
     with torch.no_grad():
-        pair.ours.output_projection.weight[27:] = 0.0  # what has no letter is never best
-    texts = TextGenerator(pair.ours, tokenizer).complete(["abc", "d"], max_new_tokens=4)
-    for prompt, text in zip(("abc", "d"), texts, strict=True):
-        alone = generate(
-            pair.ours, torch.tensor([tokenizer.encode(prompt)]), max_new_tokens=4, stop_ids=[26]
-        )
-        assert text == tokenizer.decode(i for i in alone[0].tolist() if i >= 0)
+        pair.ours.output_projection.weight[10:] = 0.0  # what has no letter is never best
+    texts = TextGenerator(pair.ours, tokenizer).complete(["a b c", "d"], max_new_tokens=4)
+    for prompt, text in zip(("a b c", "d"), texts, strict=True):
+        ids = tokenizer.encode(prompt)
+        new = generate(pair.ours, torch.tensor([ids]), max_new_tokens=4, stop_ids=[0])[0].tolist()
+        whole = tokenizer.decode([*ids, *(i for i in new if i >= 0)])
+        assert text == whole.removeprefix(prompt)
 
 
 def test_rows_of_the_table_without_a_token_leave_no_trace(pair):

@@ -5,51 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 from alike import assert_close, ids_of, loaded, published
-from families import LLAMA3, YARN, change_config, theirs_of
+from families import LLAMA3, YARN, theirs_of
 
-from minitransformer import generate, pad_rows
-from minitransformer.models import Llama, LlamaConfig, MistralConfig, RotaryScaling
+from minitransformer import generate
+from minitransformer.models import Llama, LlamaConfig, RotaryScaling
 
 LLAMA = "Llama ForCausalLM as published"
 IDS = ids_of(37, 2, 7)
 SMALL = {"vocab_size": 30, "d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
 
 
-def small(kind=LlamaConfig, dtype=torch.float64, **changes):
+def small(**changes):
     """A shaken model of ours."""
-    model = Llama(kind(**(SMALL | changes)), torch.Generator().manual_seed(0))
-    return published(model, dtype=dtype)
-
-
-def test_window_hides_what_is_too_far_back_and_layers_pass_it_on():
-    """Three layers with a window of 3 see 3 · 2 positions back, and not one more."""
-    model, ids = small(num_layers=3, window=3), ids_of(30, 1, 11)
-    before = model(ids)[0, 10]
-    for back in range(11):
-        changed = ids.clone()
-        changed[0, 10 - back] = (changed[0, 10 - back] + 1) % 30
-        assert torch.equal(model(changed)[0, 10], before) == (back > 6)
-
-
-def test_window_as_long_as_the_text_changes_nothing():
-    assert_close(small(window=7)(IDS % 30), small()(IDS % 30))
-
-
-def test_cache_with_a_window_is_the_whole_text_with_a_window():
-    model = small(MistralConfig, torch.float32, num_kv_heads=1, max_len=30, window=4)
-    ids = pad_rows([[5, 6, 7, 8, 9, 10], [11, 12]], pad_id=-1)
-    texts = generate(model, ids, max_new_tokens=9, stop_ids=[])
-    for prompt, text in zip(ids, texts, strict=True):
-        whole = torch.cat([prompt[prompt >= 0], text])[None]
-        assert torch.equal(model(whole)[0, -10:-1].argmax(dim=-1), text)
-
-
-def test_scores_know_distances_alone():
-    """The same text 13 positions later; with padding before it nothing is different."""
-    model, ids = small(d_model=24, rotary=RotaryScaling(base=50.0)), IDS % 30
-    later = torch.cat([torch.full((2, 13), -1), ids], dim=1)
-    found = model.decode(later, left_padding=torch.tensor([13, 13]))[:, 13:]
-    assert_close(found, model(ids), 1e-6)  # the table of angles is in float32
+    return published(Llama(LlamaConfig(**(SMALL | changes)), torch.Generator().manual_seed(0)))
 
 
 def test_all_layers_share_one_table():
@@ -97,48 +65,12 @@ def test_scaling_by_hand():
     ids=lambda rope: rope["rope_type"],
 )
 @pytest.mark.parametrize("name", ["type", "rope_type"])
-def test_old_spelling_of_rotary_settings_is_read(tmp_path, rope, name):
-    theirs = theirs_of(LLAMA, rope_parameters=dict(rope))
-    expected = loaded(Llama, theirs, tmp_path)(IDS)
+def test_old_spelling_of_rotary_settings_is_read(rope, name):
     scaling = {name if key == "rope_type" else key: value for key, value in rope.items()}
     base = scaling.pop("rope_theta")
     old = {"rope_theta": base, "rope_scaling": scaling if len(scaling) > 1 else None}
-    change_config(tmp_path, "rope_parameters", **old)
-    assert_close(Llama.from_pretrained(tmp_path)(IDS), expected)
-
-
-def test_configuration_of_smollm2_is_read():
-    """135M, as it lies on the hub."""
-    content = {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "hidden_act": "silu",
-        "hidden_size": 576,
-        "initializer_range": 0.041666666666666664,
-        "intermediate_size": 1536,
-        "is_llama_config": True,
-        "max_position_embeddings": 8192,
-        "model_type": "llama",
-        "num_attention_heads": 9,
-        "num_hidden_layers": 30,
-        "num_key_value_heads": 3,
-        "pretraining_tp": 1,
-        "rms_norm_eps": 1e-05,
-        "rope_interleaved": False,
-        "rope_scaling": None,
-        "rope_theta": 100000,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "transformers_version": "4.40.1",
-        "use_cache": True,
-        "vocab_size": 49152,
-    }
-    with torch.device("meta"):
-        model = Llama(LlamaConfig.from_published(content))
-    assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
+    read = RotaryScaling.from_published
+    assert read(old) == read({"rope_parameters": rope})
 
 
 @pytest.mark.parametrize(

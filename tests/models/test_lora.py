@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers import TGT_IDS, assert_same, decoder_only_model, randn, shaken
+from helpers import TGT_IDS, assert_same, assert_same_weights, decoder_only_model, randn, shaken
 from torch import nn
 
 from minitransformer import next_token_loss
@@ -26,19 +26,15 @@ def changed(model, seed=3):
     return model
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_layer_is_the_sum_by_hand(bias):
+@pytest.mark.parametrize(("bias", "alpha"), [(False, 6.0), (True, None)])
+def test_layer_is_the_sum_by_hand(bias, alpha):
     linear = nn.Linear(7, 5, bias=bias, dtype=torch.float64)
-    layer = LoRALinear(linear, 3, alpha=6.0, generator=generator())
+    layer = LoRALinear(linear, 3, alpha, generator=generator())
     nn.init.normal_(layer.b, generator=generator(1))
     x = randn(2, 4, 7, dtype=torch.float64)
-    weight = linear.weight + 6.0 / 3 * layer.b @ layer.a
+    weight = linear.weight + (alpha or 3) / 3 * layer.b @ layer.a  # α is the rank if left out
     assert_same(layer(x), nn.functional.linear(x, weight, linear.bias), 1e-12)
     assert torch.linalg.matrix_rank(layer.b @ layer.a) == 3
-
-
-def test_left_out_alpha_is_the_rank():
-    assert LoRALinear(nn.Linear(7, 5), 4).scale == 1.0
 
 
 @pytest.mark.parametrize("names", [None, ("w_q", "w_v"), ("w_2",)])
@@ -80,25 +76,17 @@ def test_first_gradient_reaches_b_alone_and_from_zeros_none_does():
 )
 def test_merged_is_the_same_model(dtype, tolerance):
     model = decoder_only_model(norm_first=True).to(dtype)
-    kinds = [type(part) for part in model.modules()]
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    kinds, weights = [type(part) for part in model.modules()], copy.deepcopy(model.state_dict())
+    add_lora(model, 2, alpha=3.0, generator=generator())
+    merge_lora(model)
+    assert_same_weights(model.state_dict(), weights)  # without training, the very weights
     add_lora(model, 2, alpha=3.0, generator=generator())
     before = changed(model)(TGT_IDS)
     merge_lora(model)
     assert_same(model(TGT_IDS), before, tolerance)
     assert [type(part) for part in model.modules()] == kinds
-    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-
-
-def test_merge_without_training_gives_the_very_weights_back():
-    model = decoder_only_model()
-    weights = copy.deepcopy(model.state_dict())
-    add_lora(model, 1)
-    merge_lora(model)
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, weights[name])
 
 
 def test_narrow_weights_are_rounded_once():
@@ -137,13 +125,15 @@ def test_model_with_lora_is_saved_when_merged(tmp_path):
 
 def test_what_cannot_be_is_refused():
     model = decoder_only_model()
-    for rank in (0, 6):
-        with pytest.raises(ValueError, match=f"rank must lie between 1 and 5, got {rank}"):
-            LoRALinear(nn.Linear(7, 5), rank)
-    with pytest.raises(ValueError, match="has no low-rank change to merge"):
-        merge_lora(model)
-    with pytest.raises(ValueError, match=r"no linear layer of the names \('w_9',\)"):
-        add_lora(model, 1, names=("w_9",))
+    linear = nn.Linear(7, 5)
+    for refuse, message in (
+        (lambda: LoRALinear(linear, 0), "rank must lie between 1 and 5, got 0"),
+        (lambda: LoRALinear(linear, 6), "rank must lie between 1 and 5, got 6"),
+        (lambda: merge_lora(model), "has no low-rank change to merge"),
+        (lambda: add_lora(model, 1, names=("w_9",)), r"no linear layer of the names \('w_9',\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refuse()
     assert all(parameter.requires_grad for parameter in model.parameters())
     add_lora(model, 1, names=("w_q",))
     with pytest.raises(ValueError, match="has low-rank changes already"):

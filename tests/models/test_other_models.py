@@ -46,22 +46,3 @@ def test_last_hidden_state_is_normalised():
     assert len(states) == GPT2["n_layer"] + 1
     assert torch.equal(states[-1], output.last_hidden_state)
     assert not torch.allclose(model.ln_f(states[-1]), states[-1], atol=0.01)
-
-
-def test_conv1d_is_a_transposed_linear():
-    layer = transformers.pytorch_utils.Conv1D(16, 8)
-    x = torch.randn(3, 8)
-    assert layer.weight.shape == (8, 16)
-    expected = torch.nn.functional.linear(x, layer.weight.T, layer.bias)
-    torch.testing.assert_close(layer(x), expected)
-
-
-def test_roberta_counts_from_2():
-    config = transformers.RobertaConfig(
-        **SMALL, num_attention_heads=3, max_position_embeddings=16, pad_token_id=1
-    )
-    embeddings = transformers.RobertaModel(config).embeddings
-    rows = []
-    embeddings.position_embeddings.register_forward_hook(lambda _, ids, __: rows.append(*ids))
-    embeddings(torch.tensor([[0, 7, 8, 2, 1, 1]]))
-    assert rows[0].tolist() == [[2, 3, 4, 5, 1, 1]]

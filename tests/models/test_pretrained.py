@@ -6,28 +6,21 @@ import re
 import shutil
 import stat
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatch
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from helpers import decoder_only_model, each_model, small_model
+from helpers import assert_same_weights, decoder_only_model, each_model, small_config, small_model
 from safetensors.torch import load_file, save_file
 
-import minitransformer.files
-import minitransformer.models.pretrained
-from minitransformer import (
-    CharacterTokenizer,
-    DecoderOnlyTransformer,
-    TextGenerator,
-    Transformer,
-    TransformerConfig,
-    Translator,
-    WordTokenizer,
-)
-from minitransformer.models import GPT2, GPT2Config
+import minitransformer as mt
+from minitransformer import files
+from minitransformer.models import BERT, GPT2, BERTConfig, GPT2Config, pretrained
 
 PLAIN = ["README.md", "config.json", "model.safetensors"]
 BOTH = [*PLAIN, "src_tokenizer.json", "tgt_tokenizer.json"]
@@ -40,16 +33,10 @@ def folder(tmp_path):
     return tmp_path / "small"
 
 
-def weights(model):
-    return dict(model.named_parameters())
-
-
 def assert_same_model(model, other):
     assert type(model) is type(other)
     assert model.config == other.config
-    for name, weight in weights(other).items():
-        assert weights(model)[name].dtype == weight.dtype
-        assert torch.equal(weights(model)[name], weight), name
+    assert_same_weights(model, other)
 
 
 def change_config(folder, **changes):
@@ -81,30 +68,23 @@ def test_what_is_loaded_is_what_was_saved(tmp_path, changes, kind, dtype):
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("tie", [False, True])
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path, share, tie):
-    config = TransformerConfig(
-        src_vocab_size=31,
-        tgt_vocab_size=31,
-        d_model=12,
-        num_heads=3,
-        d_ff=20,
-        share_embeddings=share,
-        tie_output=tie,
-    )
-    model = Transformer(config, torch.Generator().manual_seed(0))
+    config = replace(small_config(), src_vocab_size=31, share_embeddings=share, tie_output=tie)
+    model = mt.Transformer(config)
     model.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
     large = [name for name, weight in stored.items() if weight.shape == (31, 12)]
     assert len(large) == 3 - share - tie
-    assert sum(weight.numel() for weight in stored.values()) == sum(
-        weight.numel() for weight in model.parameters()
-    )
-    again = Transformer.from_pretrained(tmp_path)
+    assert stored.keys() == dict(model.named_parameters()).keys()
+    again = mt.Transformer.from_pretrained(tmp_path)
     assert (again.tgt_embedding is again.src_embedding) == share
     assert (again.output_projection.weight is again.tgt_embedding.weight) == tie
 
 
 def test_layout_is_the_hubs(folder):
     assert sorted(os.listdir(folder)) == PLAIN
+    (folder / "other").touch()
+    mode = stat.S_IMODE((folder / "other").stat().st_mode)  # that of any new file
+    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in PLAIN} == {mode}
     (folder / "README.md").write_text("my words")
     small_model().save_pretrained(folder)
     assert (folder / "README.md").read_text() == "my words"
@@ -120,61 +100,44 @@ def test_layout_is_the_hubs(folder):
 
 def test_older_folder_without_a_newer_setting_has_its_default(folder):
     change_config(folder, num_kv_heads=None, activation=None, dropout=0)
-    assert Transformer.from_pretrained(folder).config == small_model().config
+    assert mt.Transformer.from_pretrained(folder).config == small_model().config
 
 
 # --- with tokenizers
 
 
-def test_translator_is_what_was_trained(tmp_path, trained):
-    trained.model.save_pretrained(tmp_path / "backwards", **trained.tokenizers)
-    assert sorted(os.listdir(tmp_path / "backwards")) == BOTH
-    translator = Translator.load(tmp_path / "backwards")
-    model, (src, tgt) = translator.model, translator.tokenizers.values()
-    assert not model.training
-    assert_same_model(model, trained.model)
-    assert isinstance(src, WordTokenizer)
-    assert (src.tokens, tgt.tokens) == tuple(t.tokens for t in trained.tokenizers.values())
-    assert translator.translate(["b a d c"]) == ["c d a b"]
-
-
 def writer():
-    letters = CharacterTokenizer.train(["abcdef"])
-    config = TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2, d_ff=8)
-    return DecoderOnlyTransformer(config), letters
+    letters = mt.CharacterTokenizer.train(["abcdef"])
+    config = mt.TransformerConfig.decoder_only(letters.vocab_size, d_model=8, num_heads=2, d_ff=8)
+    return mt.DecoderOnlyTransformer(config), letters
 
 
 def test_loaders_say_what_a_folder_holds_instead(tmp_path, folder, trained):
     trained.model.save_pretrained(tmp_path / "translator", **trained.tokenizers)
     model, letters = writer()
     model.save_pretrained(tmp_path / "writer", text=letters)
-    with pytest.raises(ValueError, match=r"writer holds no Translator: .*s \['text'\]"):
-        Translator.load(tmp_path / "writer")
-    with pytest.raises(ValueError, match=r"translator holds no TextGenerator: .*'src', 'tgt'"):
-        TextGenerator.load(tmp_path / "translator")
-    with pytest.raises(ValueError, match=r"it is a Transformer with tokenizers \[\]"):
-        Translator.load(folder)
+    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "d_ff": 20}
+    BERT(BERTConfig(**sizes)).save_pretrained(tmp_path / "reader")
+    for kind, name, message in (
+        (mt.TextGenerator, "reader", r"holds no TextGenerator: it is a BERT with tokenizers \[\]"),
+        (mt.Translator, "writer", r"writer holds no Translator: .*s \['text'\]"),
+        (mt.TextGenerator, "translator", r"translator holds no TextGenerator: .*'src', 'tgt'"),
+        (mt.Translator, "small", r"it is a Transformer with tokenizers \[\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind.load(tmp_path / name)
     (tmp_path / "translator" / "tgt_tokenizer.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"the folder .* has no tgt_tokenizer.json"):
-        Translator.load(tmp_path / "translator")
+        mt.Translator.load(tmp_path / "translator")
 
 
-class Unread(CharacterTokenizer):
-    """What is read of its file is a CharacterTokenizer."""
-
-    @staticmethod
-    def split(text):
-        return text.split("a")
-
-
-LETTERS = CharacterTokenizer.train(["abc"])
+LETTERS = mt.CharacterTokenizer.train(["abc"])
 REFUSED = {
     "other sides": {"src": LETTERS, "tgt": LETTERS},
     "one side more": {"text": LETTERS, "src": LETTERS},
-    "its class": {"text": CharacterTokenizer},
+    "its class": {"text": mt.CharacterTokenizer},
     "its file": {"text": "tokenizer.json"},
-    "too large": {"text": CharacterTokenizer(map(chr, range(97, 120)))},
-    "not read as it is": {"text": Unread(LETTERS.tokens[5:])},
+    "too large": {"text": mt.CharacterTokenizer(map(chr, range(97, 120)))},
 }
 
 
@@ -182,8 +145,8 @@ REFUSED = {
 @pytest.mark.parametrize("kind", ["DecoderOnlyTransformer", "GPT2"])
 def test_what_is_refused_leaves_the_folder_as_it_was(kind, wrong, tmp_path):
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1}
-    config = TransformerConfig.decoder_only(LETTERS.vocab_size, **sizes)
-    model = DecoderOnlyTransformer(config)
+    config = mt.TransformerConfig.decoder_only(LETTERS.vocab_size, **sizes)
+    model = mt.DecoderOnlyTransformer(config)
     if kind == "GPT2":
         model = GPT2(GPT2Config(vocab_size=LETTERS.vocab_size, max_len=16, **sizes))
     model.save_pretrained(tmp_path / "old", text=LETTERS)
@@ -195,16 +158,25 @@ def test_what_is_refused_leaves_the_folder_as_it_was(kind, wrong, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_tokenizer_larger_than_the_model_is_refused(tmp_path, trained):
-    tokenizers = trained.tokenizers | {"src": WordTokenizer(map(str, range(94)))}
-    size = trained.model.config.src_vocab_size
-    message = f"tokenizer src has 99 tokens, more than the {size} of the model"
+@pytest.mark.parametrize(
+    ("vocab_size", "pad_id", "message"),
+    [
+        (10, 0, r"tokenizer text has 11 tokens, more than the 10 of the model"),
+        (11, 3, "tokenizer text has pad_id=0, the model 3"),
+    ],
+)
+def test_tokenizer_that_does_not_fit_is_refused(tmp_path, vocab_size, pad_id, message):
+    plain, letters = writer()
+    config = replace(plain.config, pad_id=pad_id)
+    config = replace(config, src_vocab_size=vocab_size, tgt_vocab_size=vocab_size)
+    model = mt.DecoderOnlyTransformer(config)
     with pytest.raises(ValueError, match=message):
-        trained.model.save_pretrained(tmp_path, **tokenizers)
-    trained.model.save_pretrained(tmp_path, **trained.tokenizers)
-    tokenizers["src"].save(tmp_path / "src_tokenizer.json")
+        model.save_pretrained(tmp_path / "new", text=letters)
+    assert not (tmp_path / "new").exists()
+    model.save_pretrained(tmp_path)
+    letters.save(tmp_path / "tokenizer.json")
     with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}: {message}"):
-        Translator.load(tmp_path)
+        mt.TextGenerator.load(tmp_path)
 
 
 # --- the model card
@@ -241,7 +213,7 @@ def test_saving_again_leaves_no_file_of_the_old_model(tmp_path, trained):
     (tmp_path / ".gitattributes").touch()
     model.save_pretrained(tmp_path, text=letters)
     assert sorted(os.listdir(tmp_path)) == [".gitattributes", *PLAIN, "tokenizer.json"]
-    assert_same_model(TextGenerator.load(tmp_path).model, model)
+    assert_same_model(mt.TextGenerator.load(tmp_path).model, model)
     model.save_pretrained(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".gitattributes", *PLAIN]
 
@@ -255,9 +227,8 @@ def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
     tmp_path, trained, monkeypatch, steps
 ):
     """Stopped before its nth change of the folder or file that it writes, for every n."""
-    old = copy_of(trained.model, 0.0)
+    old, new = trained.model, mt.Transformer(replace(trained.model.config, d_ff=8))
     old.save_pretrained(tmp_path, **trained.tokenizers)
-    new = copy_of(trained.model, 1.0)
     left = iter(range(steps))
 
     def stopping(do):
@@ -268,56 +239,20 @@ def test_whoever_stops_it_leaves_the_old_model_the_new_one_or_none(
 
         return step
 
-    module = minitransformer.models.pretrained
+    places = {os: ["fsync", "replace"], files: ["save"], pretrained: ["write_json"]}
     with monkeypatch.context() as patch:
-        for place, name in (
-            (minitransformer.files, "save"),
-            (module, "write_json"),
-            (os, "fsync"),
-            (os, "replace"),
-            (module.Path, "unlink"),
-        ):
-            patch.setattr(place, name, stopping(getattr(place, name)))
-        try:
+        for place, names in (places | {Path: ["unlink"]}).items():
+            for name in names:
+                patch.setattr(place, name, stopping(getattr(place, name)))
+        with nullcontext() if steps == 24 else pytest.raises(Stopped):  # every step was the last
             new.save_pretrained(tmp_path, **trained.tokenizers)
-            finished = True
-        except Stopped:
-            finished = False
-    assert finished == (steps == 24)  # so that every step was the last one
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
-    try:
-        model = Translator.load(tmp_path).model
-    except FileNotFoundError as error:
-        assert re.fullmatch(r"the folder .* has no config.json", str(error))  # noqa: PT017
-        assert not finished
-        return
-    assert_same_model(model, new if finished else old)
-
-
-def copy_of(model, shift):
-    """The same model with weights that are all moved."""
-    moved = Transformer(model.config)
-    moved.load_state_dict({k: weight + shift for k, weight in model.state_dict().items()})
-    return moved
-
-
-def test_stopped_before_the_last_steps_the_old_model_is_whole(folder, monkeypatch):
-    old = Transformer.from_pretrained(folder)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(minitransformer.models.pretrained, "write_json", full)
-    with pytest.raises(OSError, match="No space left"):
-        small_model(d_ff=24).save_pretrained(folder)
-    assert sorted(os.listdir(folder)) == PLAIN
-    assert_same_model(Transformer.from_pretrained(folder), old)
-
-
-def test_files_have_the_permissions_of_any_new_file(folder):
-    (folder / "other").touch()
-    mode = stat.S_IMODE((folder / "other").stat().st_mode)
-    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in PLAIN} == {mode}
+    if (tmp_path / "config.json").exists():
+        assert_same_model(mt.Translator.load(tmp_path).model, new if steps == 24 else old)
+    else:
+        assert 0 < steps < 24
+        with pytest.raises(FileNotFoundError, match=r"the folder .* has no config.json"):
+            mt.Translator.load(tmp_path)
 
 
 def test_file_in_place_of_the_folder_is_named(tmp_path):
@@ -334,7 +269,7 @@ def test_missing_file_is_named(folder, name):
     (folder / name).unlink()
     message = re.escape(f"the folder {folder} has no {name}")
     with pytest.raises(FileNotFoundError, match=message):
-        Transformer.from_pretrained(folder)
+        mt.Transformer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -348,11 +283,6 @@ def test_missing_file_is_named(folder, name):
         ({"num_experts": 4, "d_modle": 3}, "does not know: d_modle, num_experts; it knows src_v"),
         ({"src_vocab_size": None}, "config.json: it lacks src_vocab_size"),
         ({"d_model": "12"}, "config.json: d_model must be int, got '12'"),
-        ({"d_model": 12.0}, "d_model must be int, got 12.0"),
-        ({"num_heads": True}, "num_heads must be int, got True"),
-        ({"num_kv_heads": "3"}, "num_kv_heads must be int or None, got '3'"),
-        ({"dropout": "no"}, "dropout must be float, got 'no'"),
-        ({"norm_first": 1}, "norm_first must be bool, got 1"),
         ({"num_heads": 5}, "config.json: num_heads must divide d_model, got 5 and 12"),
         ({"num_encoder_layers": 0}, "config.json: num_encoder_layers must be at least 1, got 0"),
         (
@@ -374,7 +304,7 @@ def test_missing_file_is_named(folder, name):
 def test_wrong_configuration_is_named(folder, changes, message):
     change_config(folder, **changes)
     with pytest.raises(ValueError, match=message) as caught:
-        Transformer.from_pretrained(folder)
+        mt.Transformer.from_pretrained(folder)
     assert str(folder) in str(caught.value)
 
 
@@ -384,7 +314,7 @@ def test_damaged_weights_are_named(folder, size):
     path.write_bytes(path.read_bytes()[:size])
     message = rf"{re.escape(str(path))} \({path.stat().st_size} bytes\) is damaged"
     with pytest.raises(ValueError, match=message):
-        Transformer.from_pretrained(folder)
+        mt.Transformer.from_pretrained(folder)
 
 
 # --- the Hub
@@ -393,7 +323,7 @@ def test_damaged_weights_are_named(folder, size):
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     message = re.escape("no folder owner/name; ") + ".*pip install 'minitransformer\\[hub\\]'"
-    for load in (Transformer.from_pretrained, Translator.load):
+    for load in (mt.Transformer.from_pretrained, mt.Translator.load):
         with pytest.raises(FileNotFoundError, match=message):
             load("owner/name")
 
@@ -409,63 +339,32 @@ def hub(tmp_path, monkeypatch, trained):
         asked.append(name)
         if name != "owner/backwards":
             raise OSError(f"401 Client Error. Repository Not Found: {name}")
-        cache = tmp_path / "cache"
-        names = os.listdir(stored)
-        left_out = {n for n in names if not any(fnmatch(n, p) for p in allow_patterns)}
-        shutil.copytree(stored, cache, ignore=lambda *_: left_out, dirs_exist_ok=True)
-        return str(cache)
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        for path in stored.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in allow_patterns):
+                shutil.copy(path, tmp_path / "cache")
+        return str(tmp_path / "cache")
 
     module = SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     return asked
 
 
-def test_model_comes_from_the_hub(hub, tmp_path, trained):
-    assert_same_model(Transformer.from_pretrained("owner/backwards"), trained.model)
-    translator = Translator.load("owner/backwards")
+def test_model_comes_from_the_hub_if_there_is_no_folder(hub, tmp_path, monkeypatch, trained):
+    assert_same_model(mt.Transformer.from_pretrained("owner/backwards"), trained.model)
+    translator = mt.Translator.load("owner/backwards")
     assert translator.translate(["b a d c"]) == ["c d a b"]
     assert hub == ["owner/backwards"] * 2
     assert sorted(os.listdir(tmp_path / "cache")) == BOTH  # only what is read is downloaded
-
-
-def test_folder_comes_first(hub, tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"no folder no/where, and from .* 401 Client Err"):
+        mt.Transformer.from_pretrained("no/where")
     monkeypatch.chdir(tmp_path)
     small_model().save_pretrained("owner/backwards")
-    assert Transformer.from_pretrained("owner/backwards").config == small_model().config
-    assert hub == []
-
-
-def test_what_the_hub_does_not_have_is_named(hub):
-    with pytest.raises(FileNotFoundError, match=r"no folder no/where, and from .* 401 Client Err"):
-        Transformer.from_pretrained("no/where")
-
-
-# --- damage, compiled layers, classes of the user's own
+    assert mt.Transformer.from_pretrained("owner/backwards").config == small_model().config
+    assert len(hub) == 3
 
 
 def test_weights_of_others_without_a_checksum_are_loaded(folder):
-    save_file(weights(small_model()), folder / "model.safetensors", {"format": "pt"})
-    assert_same_model(Transformer.from_pretrained(folder), small_model())
-
-
-@pytest.mark.parametrize("part", ["all", "layers"])
-def test_compiled_model_is_saved_as_the_model_that_it_is(tmp_path, part):
-    model = small_model()
-    if part == "layers":
-        model.decoder.layers[1] = torch.compile(model.decoder.layers[1], backend="eager")
-        model.save_pretrained(tmp_path)
-    else:
-        torch.compile(model, backend="eager").save_pretrained(tmp_path)
-    assert_same_model(Transformer.from_pretrained(tmp_path), small_model())
-
-
-def test_tokenizer_that_pads_with_another_id_is_refused(tmp_path):
-    plain, letters = writer()
-    model = DecoderOnlyTransformer(replace(plain.config, pad_id=3))
-    with pytest.raises(ValueError, match="tokenizer text has pad_id=0, the model 3"):
-        model.save_pretrained(tmp_path / "new", text=letters)
-    assert not (tmp_path / "new").exists()
-    model.save_pretrained(tmp_path)
-    letters.save(tmp_path / "tokenizer.json")
-    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: tokenizer text has pad_id"):
-        TextGenerator.load(tmp_path)
+    weights = dict(small_model().named_parameters())
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert_same_model(mt.Transformer.from_pretrained(folder), small_model())

@@ -6,13 +6,13 @@ import re
 import pytest
 import torch
 from alike import assert_close, ids_of, published, transformers
+from families import Pair, V
 from real_files import REAL_FILES, REFUSED, smaller
 from safetensors.torch import load_file, save_file
 
 from minitransformer.models import BERT, GPT2, Llama
 from minitransformer.models.hub import OF_GENERATION, WITHOUT_EFFECT
 
-V = 37
 FALSE_FRIENDS = {
     **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "logit_scale": 0.0625},
     **{"partial_rotary_factor": 0.5, "embedding_multiplier": 12.0, "residual_multiplier": 0.22},
@@ -26,11 +26,13 @@ for file_name, file in REAL_FILES.items():
     FIRST_OF_FAMILIES.setdefault(file.theirs, file_name)
 
 
-def theirs_of(file):
-    """The model of `transformers` for the small file, in float64."""
+def written(file, folder):
+    """A model of `transformers` in float64, in a folder that says what the real file says."""
     torch.manual_seed(3)
     kind = getattr(transformers, file.theirs)
-    theirs = kind(kind.config_class.from_dict(smaller(file.content)))
+    config = kind.config_class.from_dict(smaller(file.content))
+    config.return_dict = True
+    theirs = kind(config)
     if file.content.get("tie_word_embeddings") is False and file.theirs.startswith("T5"):
         theirs.lm_head.weight = torch.nn.Parameter(torch.randn_like(theirs.lm_head.weight))
     formulas = [module for module in theirs.modules() if hasattr(module, "create_weight")]
@@ -38,38 +40,10 @@ def theirs_of(file):
     with torch.no_grad():
         for module in formulas:  # Marian's positions
             module.weight.copy_(module.create_weight())
-    return theirs
-
-
-def written(file, folder):
-    """Their model in a folder that says what the real file says."""
-    theirs = theirs_of(file)
     theirs.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "config.json").write_text(json.dumps(smaller(file.content)))
-    if file.ours is GPT2:  # no prefix, and causal masks beside the weights
-        path = folder / "model.safetensors"
-        weights = {k.removeprefix("transformer."): w for k, w in load_file(path).items()}
-        mask = torch.ones(16, 16, dtype=torch.uint8).tril()[None, None]
-        save_file(weights | {f"h.{i}.attn.bias": mask.clone() for i in range(2)}, path)
     return theirs
-
-
-def outputs_of(model, file):
-    if file.theirs.startswith("ViT"):
-        pictures = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
-        found = model(pictures)
-    elif file.content.get("is_encoder_decoder") is True:
-        ids, target = ids_of(V - 1, 2, 7, low=5), ids_of(V - 1, 2, 4, low=5, seed=4)
-        keywords = {"input_ids": ids, "decoder_input_ids": target}
-        found = model(ids, target) if type(model) is file.ours else model(**keywords)
-    else:
-        found = model(ids_of(V, 2, 9, low=5))
-    if torch.is_tensor(found):
-        return found
-    if isinstance(found, tuple):  # the file says `return_dict: false`
-        return found[0]
-    return found.last_hidden_state if file.theirs == "BertModel" else found.logits
 
 
 @pytest.mark.parametrize("name", REAL_FILES)
@@ -77,12 +51,11 @@ def test_outputs_are_theirs(name, tmp_path):
     file = REAL_FILES[name]
     theirs = written(file, tmp_path)
     ours = file.ours.from_pretrained(tmp_path)
-    with torch.no_grad():
-        expected = outputs_of(theirs, file)
-        assert_close(outputs_of(ours, file), expected, 1e-5)
-        ours.save_pretrained(tmp_path / "again")
-        again = file.ours.from_pretrained(tmp_path / "again")
-        assert_close(outputs_of(again, file), expected, 1e-5)
+    ours.save_pretrained(tmp_path / "again")
+    again = file.ours.from_pretrained(tmp_path / "again")
+    pair = Pair(theirs, ours)
+    for model in (ours, again):
+        assert_close(pair.run(model), pair.run(theirs), 1e-5)
     assert again.config.to_published() == ours.config.to_published()
     content = json.loads((tmp_path / "again" / "config.json").read_text())
     assert file.content.keys() - content.keys() == set()  # nothing that was said is lost
@@ -91,10 +64,17 @@ def test_outputs_are_theirs(name, tmp_path):
         assert ours.config.eos_ids == (tuple(eos) if isinstance(eos, list) else (eos,))
 
 
+NUM_PARAMETERS = {"gpt2": 124_439_808, "SmolLM2-135M-Instruct": 134_515_008}
+
+
 @pytest.mark.parametrize("name", REAL_FILES)
 def test_full_sizes_are_read(name):
     file = REAL_FILES[name]
     config = file.ours.config_class.from_published(file.content)
+    if name in NUM_PARAMETERS:
+        with torch.device("meta"):
+            weights = file.ours(config).parameters()
+        assert sum(weight.numel() for weight in weights) == NUM_PARAMETERS[name]
     read = file.ours.config_class.from_published(json.loads(json.dumps(config.to_published())))
     assert read.to_published() == config.to_published()
 
@@ -209,9 +189,6 @@ def test_what_ends_a_text_by_default_is_a_token_or_nothing():
     assert Llama.config_class(eos_ids=[4, 5]).eos_ids == (4, 5)
     with pytest.raises(TypeError, match="eos_ids must be an id, or several, got 'x'"):
         Llama.config_class(eos_ids="x")
-
-
-# --- weights ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
     return next(target.rglob("config.json")).parent
 
 
-def test_vectors_of_sentences_are_theirs(folder, tmp_path):
+def test_vectors_of_sentences_are_theirs(folder):
     ours, tokenizer = BERT.from_pretrained(folder), PublishedTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(
@@ -56,10 +56,3 @@ def test_vectors_of_sentences_are_theirs(folder, tmp_path):
     vectors = (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
     alike = torch.nn.functional.cosine_similarity(vectors[0], vectors[1:])
     assert alike[0] > 0.8 > 0.3 > alike[1]  # two that say the same; the bank is elsewhere
-
-    ours.save_pretrained(tmp_path)
-    again = transformers.AutoModel.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        assert torch.equal(
-            again(**inputs).last_hidden_state[real], expected.last_hidden_state[real]
-        )

@@ -4,23 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from alike import assert_close, published
-from families import Pair
+from families import pair_of
+from helpers import randn, refusals
 
 from minitransformer.models.vit import PatchEmbedding, Rectangle, ViT, ViTConfig
 
 
-def pictures_of(batch=4):
-    """Random pictures of the size of `small`."""
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(batch, 3, 6, 8, generator=generator, dtype=torch.float64)
-
-
-# --- other sizes of pictures -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [(8, 8), (12, 12), (4, 6), (10, 2), (6, 8)])
 def test_positions_between_are_theirs(size, tmp_path):
-    pair = Pair("ViT ForImageClassification square", tmp_path)
+    pair = pair_of("ViT ForImageClassification square", tmp_path)
     theirs, ours = pair.theirs, pair.ours
     pictures = torch.randn(2, 1, *size, dtype=torch.float64, requires_grad=True)
     found = ours(pictures, interpolate=True)
@@ -45,21 +37,15 @@ def test_positions_of_a_rectangle_are_stretched_as_one():
     assert_close(embedding.positions_of(Rectangle(3, 6))[:, 0], embedding.positions[:, 0])
 
 
-# --- the laws --------------------------------------------------------------------------------
-
-
-def small(seed=0, **changes):
-    options = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20, "num_classes": 5}
-    config = ViTConfig(
-        image_size=Rectangle(6, 8), patch_size=Rectangle(3, 2), **(options | changes)
-    )
-    return published(ViT(config, torch.Generator().manual_seed(seed)))
+def small():
+    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20, "num_classes": 5}
+    config = ViTConfig(image_size=Rectangle(6, 8), patch_size=Rectangle(3, 2), **sizes)
+    return published(ViT(config, torch.Generator().manual_seed(0)))
 
 
 def test_patches_are_cut_row_by_row_and_multiplied():
     """Loop = convolution = reshaping and one matrix."""
-    model = small()
-    embed, pictures = model.embedding, pictures_of()
+    embed, pictures = small().embedding, randn(4, 3, 6, 8, dtype=torch.float64)
     weight, bias = embed.projection.weight, embed.projection.bias
     tokens = (embed(pictures) - embed.positions)[:, 1:]
     index = 0
@@ -73,74 +59,19 @@ def test_patches_are_cut_row_by_row_and_multiplied():
     assert_close(tokens, F.linear(cut.flatten(3).flatten(1, 2), weight.flatten(1), bias))
 
 
-def test_order_matters_only_through_positions():
-    model = small()
-    tokens = model.embedding(pictures_of()) - model.embedding.positions
-    order = torch.cat([torch.tensor([0]), 1 + torch.randperm(8)])
-    assert_close(model.encoder(tokens[:, order])[:, 0], model.encoder(tokens)[:, 0])
-    x, shuffled = (tokens + model.embedding.positions, tokens[:, order] + model.embedding.positions)
-    assert (model.encoder(x) - model.encoder(shuffled))[:, 0].abs().max() > 1e-3
+def pixels(*shape, interpolate=False):
+    """A call with pictures of that shape."""
+    return lambda: small()(torch.zeros(shape).double(), interpolate=interpolate)
 
 
-def test_every_pixel_matters_and_nothing_of_other_pictures():
-    model = small()
-    pictures = pictures_of().requires_grad_()
-    scores = model(pictures)
-    (grad,) = torch.autograd.grad(scores[1].square().sum(), pictures)
-    assert grad[1].all()
-    assert not grad[[0, 2, 3]].any()
-    assert_close(model(pictures[1:2]), scores[1:2])
-
-
-@pytest.mark.slow
-def test_it_learns_where_a_bright_patch_is():
-    model = ViT(
-        ViTConfig(
-            image_size=6,
-            patch_size=2,
-            num_channels=1,
-            num_classes=9,
-            d_model=24,
-            num_heads=3,
-            num_layers=2,
-            d_ff=48,
-            eps=1e-6,
-        ),
-        torch.Generator().manual_seed(0),
-    )
-    generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    losses = []
-    for _ in range(600):
-        classes = torch.randint(9, (32,), generator=generator)
-        grid = 2.0 * F.one_hot(classes, 9).view(-1, 1, 3, 3)
-        pictures = grid.repeat_interleave(2, 2).repeat_interleave(2, 3)
-        pictures = pictures + 0.3 * torch.randn(pictures.shape, generator=generator)
-        loss = F.cross_entropy(model(pictures), classes)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert sum(losses[-50:]) / 50 < 1 < 2 < losses[0]
-
-
-def test_unknown_head_is_refused():
-    with pytest.raises(ValueError, match=r"head must be one of .*'none'\), got 'mean'"):
-        ViTConfig(head="mean")
-    with pytest.raises(TypeError, match=r"image_size must be int or Rectangle, got \(6, 8\)"):
-        ViTConfig(image_size=(6, 8))
-
-
-@pytest.mark.parametrize(
-    ("shape", "interpolate", "message"),
-    [
-        ((2, 6, 8), False, r"pictures must be \(b, 3, height, width\), got \(2, 6, 8\)"),
-        ((2, 1, 6, 8), False, r"pictures must be \(b, 3, height, width\), got \(2, 1, 6, 8\)"),
-        ((2, 3, 8, 6), False, "pictures must be 6 × 8 pixels, got 8 × 6; with interpolate=True"),
-        ((2, 3, 6, 7), True, "patches must fill a picture, got 3 × 2 for 6 × 7 pixels"),
-        ((2, 1, 9, 8), True, r"pictures must be \(b, 3, height, width\), got \(2, 1, 9, 8\)"),
-    ],
+SIZE = r"image_size must be int or Rectangle, got \(6, 8\)"
+PICTURES = r"pictures must be \(b, 3, height, width\), got "
+test_what_does_not_fit_is_refused = refusals(
+    (lambda: ViTConfig(head="mean"), r"head must be one of .*'none'\), got 'mean'"),
+    (pixels(2, 6, 8), PICTURES + r"\(2, 6, 8\)"),
+    (pixels(2, 1, 6, 8), PICTURES + r"\(2, 1, 6, 8\)"),
+    (pixels(2, 1, 9, 8, interpolate=True), PICTURES + r"\(2, 1, 9, 8\)"),
+    (pixels(2, 3, 8, 6), "pictures must be 6 × 8 pixels, got 8 × 6; with interpolate=True"),
+    (pixels(2, 3, 6, 7, interpolate=True), "must fill a picture, got 3 × 2 for 6 × 7 pixels"),
+    (lambda: ViTConfig(image_size=(6, 8)), SIZE, TypeError),
 )
-def test_pictures_that_do_not_fit_are_refused(shape, interpolate, message):
-    with pytest.raises(ValueError, match=message):
-        small()(torch.zeros(shape).double(), interpolate=interpolate)
