@@ -10,17 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import PAIRS, copying_trainer
+from helpers import PAIRS, assert_same_weights, copying_trainer, refusals
 from test_trainer import assert_same_checkpoints, assert_same_training
 
-from minitransformer import (
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    Evaluate,
-    Trainer,
-    Translator,
-)
+import minitransformer as mt
 from minitransformer.training import callbacks
 from minitransformer.training.checkpoint import load_checkpoint
 
@@ -43,7 +36,7 @@ def refusing(trainer, monkeypatch):
 def test_hooks_come_in_order_and_may_stop_the_training():
     events = []
 
-    class Log(Callback):
+    class Log(mt.Callback):
         def begin(self, trainer):
             events.append("begin")
 
@@ -68,13 +61,13 @@ def test_evaluation_comes_at_its_steps_and_at_the_end_and_does_not_change_traini
     def evaluate():
         at.append(watched.step)
         torch.rand(3)
-        share = Translator(watched.model, *watched.tokenizers.values()).exact_match(PAIRS)
+        share = mt.Translator(watched.model, *watched.tokenizers.values()).exact_match(PAIRS)
         watched.model.eval()  # training must not depend on the mode this leaves
         return {"exact": share, "average": watched.trained().held_out_loss(PAIRS)}
 
     loss = watched.loss
     watched.loss = lambda batch: modes.append(watched.model.training) or loss(batch)
-    both = [Evaluate(evaluate, every=3), Evaluate(lambda: {"b": torch.tensor(3)}, every=4)]
+    both = [mt.Evaluate(evaluate, every=3), mt.Evaluate(lambda: {"b": torch.tensor(3)}, every=4)]
     watched.fit(callbacks=both, checkpoint=tmp_path / "model", progress=False)
     assert at == [3, 6, 8]
     history = load_checkpoint(tmp_path / "model")[1]["history"]
@@ -82,40 +75,33 @@ def test_evaluation_comes_at_its_steps_and_at_the_end_and_does_not_change_traini
     assert [row.get("b") for row in history] == [None, None, None, 3.0, None, None, None, 3.0]
     plain.fit(progress=False)
     assert modes == [True] * 8
-    for name, weight in plain.model.named_parameters():
-        assert torch.equal(weight, watched.model.get_parameter(name)), name
+    assert_same_weights(watched.model, plain.model)
 
 
 @pytest.mark.parametrize("scores", [None, 0.5, {"a": "much"}, {"a": torch.ones(2)}, {"loss": 1.0}])
 def test_other_scores_are_refused_when_they_come(scores):
     trainer = copying_trainer(6)
     with pytest.raises((TypeError, ValueError), match="an evaluation must "):
-        trainer.fit(callbacks=[Evaluate(lambda: scores, every=1)], progress=False)
+        trainer.fit(callbacks=[mt.Evaluate(lambda: scores, every=1)], progress=False)
     assert trainer.step == 1
 
 
 def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
     trainer, saves, path = copying_trainer(20), [], tmp_path / "model"
     monkeypatch.setattr(trainer, "save", lambda path: saves.append((path, trainer.step)))
-    trainer.fit(8, [Checkpoint(path, every=3)], progress=False)
+    trainer.fit(8, [mt.Checkpoint(path, every=3)], progress=False)
     assert saves == [(path, 3), (path, 6), (path, 8)]
 
 
 # --- refused before the first step
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Evaluate(dict, 0), "every must be at least 1, got 0"),
-        (lambda: Checkpoint("a", 0), "every must be at least 1, got 0"),
-        (lambda: EarlyStopping("score", 0), "patience must be at least 1, got 0"),
-        (lambda: EarlyStopping("loss"), "what an evaluation returns, got 'loss'"),
-    ],
+test_impossible_callbacks_are_refused = refusals(
+    (lambda: mt.Evaluate(dict, 0), "every must be at least 1, got 0"),
+    (lambda: mt.Checkpoint("a", 0), "every must be at least 1, got 0"),
+    (lambda: mt.EarlyStopping("score", 0), "patience must be at least 1, got 0"),
+    (lambda: mt.EarlyStopping("loss"), "what an evaluation returns, got 'loss'"),
 )
-def test_impossible_callbacks_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_second_trainer_with_the_same_checkpoint_is_refused(tmp_path, monkeypatch):
@@ -126,11 +112,11 @@ def test_second_trainer_with_the_same_checkpoint_is_refused(tmp_path, monkeypatc
             second.fit(checkpoint=tmp_path / "model", progress=False)
         return {}
 
-    first.fit(callbacks=[Evaluate(evaluate)], checkpoint=tmp_path / "model", progress=False)
+    first.fit(callbacks=[mt.Evaluate(evaluate)], checkpoint=tmp_path / "model", progress=False)
     assert os.listdir(tmp_path) == ["model"]
     with pytest.raises(ValueError, match="model holds another training, of 6 steps, which this"):
         second.fit(checkpoint=tmp_path / "model", progress=False)
-    best = EarlyStopping("a", best=str(tmp_path / "best"))
+    best = mt.EarlyStopping("a", best=str(tmp_path / "best"))
     with pytest.raises(ValueError, match="best is being written by another training, here"):
         second.fit(callbacks=[best], checkpoint=tmp_path / "best", progress=False)
 
@@ -146,14 +132,14 @@ def test_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
         ("no/model", FileNotFoundError, "the folder of the checkpoint does not exist"),
         ("file", ValueError, "file is no checkpoint of a trainer, and would be replaced"),
     ):
-        for asked in (Checkpoint(tmp_path / name), EarlyStopping("a", best=tmp_path / name)):
+        for asked in (mt.Checkpoint(tmp_path / name), mt.EarlyStopping("a", best=tmp_path / name)):
             with pytest.raises(error, match=message):
                 trainer.fit(callbacks=[asked], progress=False)
 
 
 def test_stopping_needs_what_it_watches():
     trainer = copying_trainer(6)
-    both = [Evaluate(lambda: {"other": 1}, every=2), EarlyStopping("score")]
+    both = [mt.Evaluate(lambda: {"other": 1}, every=2), mt.EarlyStopping("score")]
     with pytest.raises(ValueError, match=r"must return 'score' to watch, got \['other'\]"):
         trainer.fit(callbacks=both, progress=False)
     assert trainer.step == 2
@@ -181,7 +167,7 @@ def test_history_says_what_is_best_and_whether_it_ends(scores, patience, higher,
     history = [{"step": step, "loss": 1.0} for step in range(1, 2 * len(scores) + 1)]
     for row, score in zip(history[1::2], scores, strict=True):
         row["score"] = score
-    stopping = EarlyStopping("score", patience, higher_is_better=higher)
+    stopping = mt.EarlyStopping("score", patience, higher_is_better=higher)
     found = stopping.best_row(history)
     assert (found and found["step"]) == best
     assert stopping.ends(history) == ends
@@ -189,9 +175,9 @@ def test_history_says_what_is_best_and_whether_it_ends(scores, patience, higher,
 
 def fit(trainer, folder, patience=3):
     """Train with evaluation, early stopping and two checkpoints."""
-    evaluate = Evaluate(lambda: {"score": SCORES[trainer.step], "drawn": torch.rand(1)}, every=2)
-    stopping = EarlyStopping("score", patience, folder / "best")
-    trainer.fit(callbacks=[evaluate, stopping, Checkpoint(folder / "last", 3)], progress=False)
+    evaluate = mt.Evaluate(lambda: {"score": SCORES[trainer.step], "drawn": torch.rand(1)}, every=2)
+    stopping = mt.EarlyStopping("score", patience, folder / "best")
+    trainer.fit(callbacks=[evaluate, stopping, mt.Checkpoint(folder / "last", 3)], progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -204,13 +190,10 @@ def straight(tmp_path_factory):
 
 def test_it_ends_after_its_patience_and_keeps_the_best(straight):
     folder, trainer = straight
-    assert trainer.step == Trainer.resume(folder / "last", PAIRS).step == 14
-    best = Trainer.resume(folder / "best", PAIRS)
+    assert trainer.step == mt.Trainer.resume(folder / "last", PAIRS).step == 14
+    best = mt.Trainer.resume(folder / "best", PAIRS)
     assert best.history[-1] == trainer.history[7]
-    model = Translator.load(folder / "best").model
-    expected = best.averaged()
-    for name, weight in model.named_parameters():
-        assert torch.equal(weight, expected.get_parameter(name)), name
+    assert_same_weights(mt.Translator.load(folder / "best").model, best.averaged())
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 8, 13])
@@ -232,10 +215,12 @@ def test_stopped_anywhere_and_resumed_it_ends_the_same(tmp_path, straight, stop,
     with pytest.raises(MemoryError if how == "killed" else KeyboardInterrupt):
         fit(trainer, tmp_path)
     saved = stop if how == "Ctrl-C" else stop - stop % 3
-    trainer = Trainer.resume(tmp_path / "last", PAIRS) if saved else copying_trainer(16, **RECIPE)
-    assert trainer.step == saved
-    if not saved:
+    if saved:
+        trainer = mt.Trainer.resume(tmp_path / "last", PAIRS)
+    else:
+        trainer = copying_trainer(16, **RECIPE)
         (tmp_path / "best").unlink(missing_ok=True)
+    assert trainer.step == saved
     fit(trainer, tmp_path)
     assert_same_training(trainer, expected)
     for name in ("best", "last"):
@@ -243,12 +228,12 @@ def test_stopped_anywhere_and_resumed_it_ends_the_same(tmp_path, straight, stop,
 
 
 def test_what_has_ended_stays_so_and_goes_on_with_more_patience(tmp_path, straight):
-    trainer = Trainer.resume(straight[0] / "last", PAIRS)
+    trainer = mt.Trainer.resume(straight[0] / "last", PAIRS)
     fit(trainer, tmp_path)
     assert trainer.step == 14
     fit(trainer, tmp_path, patience=4)
     assert trainer.step == 16
-    assert Trainer.resume(tmp_path / "best", PAIRS).step == 16
+    assert mt.Trainer.resume(tmp_path / "best", PAIRS).step == 16
 
 
 # --- interrupted
@@ -272,8 +257,8 @@ def interrupt_at_line(trainer, n, sent):
 
 def test_interrupted_anywhere_and_going_on_equals_never_stopping(tmp_path):
     def fit(trainer, path):
-        score = Evaluate(lambda: {"loss_so_far": trainer.history[-1]["loss"]}, every=2)
-        stopping = EarlyStopping("loss_so_far", 1)
+        score = mt.Evaluate(lambda: {"loss_so_far": trainer.history[-1]["loss"]}, every=2)
+        stopping = mt.EarlyStopping("loss_so_far", 1)
         trainer.fit(callbacks=[score, stopping], checkpoint=path, progress=False)
 
     settings = {"warmup_steps": 1, "ema_decay": 0.5}
@@ -290,7 +275,7 @@ def test_interrupted_anywhere_and_going_on_equals_never_stopping(tmp_path):
             interrupted += 1
         finally:
             sys.settrace(None)
-        for again in (trainer, Trainer.resume(path, PAIRS)):
+        for again in (trainer, mt.Trainer.resume(path, PAIRS)):
             fit(again, path)
             assert_same_training(again, straight)
         assert_same_checkpoints(path, tmp_path / "straight")
@@ -307,43 +292,47 @@ def test_second_signal_acts_at_once():
             train_step.append(trainer.step)
 
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(callbacks=[Evaluate(evaluate, every=2)], progress=False)
+        trainer.fit(callbacks=[mt.Evaluate(evaluate, every=2)], progress=False)
     assert train_step == [2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_save_that_failed_is_made_up_for(tmp_path, monkeypatch):
-    trainer = copying_trainer(3)
+def failing(do, at):
+    """The same function, which fails when it is called the nth time, for each n of these."""
+    calls = iter(range(1, 100))
 
-    def save(_):
-        raise OSError("disk full")
+    def call(*arguments):
+        if next(calls) in at:
+            raise MemoryError
+        return do(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save", save)
-        with pytest.raises(OSError, match="disk full"):
-            trainer.fit(checkpoint=tmp_path / "model", progress=False)
-    trainer.fit(checkpoint=tmp_path / "model", progress=False)
-    assert Trainer.resume(tmp_path / "model", PAIRS).step == 3
+    return call
 
 
-def test_evaluation_that_failed_is_made_up_for():
+def test_save_and_evaluation_that_failed_are_made_up_for(tmp_path):
     straight, interrupted, calls = copying_trainer(6), copying_trainer(6), []
 
-    def evaluate(trainer):
+    def score(trainer):
         calls.append(trainer.step)
-        if trainer is interrupted and len(calls) in (1, 3):
-            raise MemoryError
         return {"score": trainer.step / 10}
 
-    def scoring(trainer):
-        return [Evaluate(lambda: evaluate(trainer), every=2)]
+    def fit(trainer, score, until=6):
+        evaluate = mt.Evaluate(lambda: score(trainer), every=2)
+        trainer.fit(until, [evaluate], checkpoint=tmp_path / "model", progress=False)
 
+    score_at_last = failing(score, (1, 3))
     for until in (4, 5):
         with pytest.raises(MemoryError):
-            interrupted.fit(until, scoring(interrupted), progress=False)
-    interrupted.fit(callbacks=scoring(interrupted), progress=False)
-    assert calls == [2, 2, 4, 4, 6]
-    straight.fit(callbacks=scoring(straight), progress=False)
+            fit(interrupted, score_at_last, until)
+    save = interrupted.save
+    interrupted.save = failing(save, (1,))
+    with pytest.raises(MemoryError):
+        fit(interrupted, score_at_last)
+    fit(interrupted, score_at_last)
+    assert calls == [2, 4, 6]
+    assert mt.Trainer.resume(tmp_path / "model", PAIRS).step == 6
+    (tmp_path / "model").unlink()
+    fit(straight, score)
     assert_same_training(interrupted, straight)
 
 
@@ -385,7 +374,7 @@ def test_terminal_gets_one_bar(capsys, monkeypatch):
 def test_trainer_writes_lines_unless_told_not_to(capsys):
     copying_trainer(20).fit(progress=False)
     assert capsys.readouterr().err == ""
-    copying_trainer(20).fit(callbacks=[Evaluate(lambda: {"right": 0.5}, every=20)])
+    copying_trainer(20).fit(callbacks=[mt.Evaluate(lambda: {"right": 0.5}, every=20)])
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"step {n} of 20" for n in range(2, 21, 2)]
     assert lines[-1].endswith("right 0.5")

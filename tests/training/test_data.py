@@ -5,16 +5,9 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers import each_model, small_model
+from helpers import each_model, refusals, small_model
 
-from minitransformer import (
-    Example,
-    TextPair,
-    WordTokenizer,
-    collate,
-    encode_pairs,
-    epoch_batches,
-)
+import minitransformer as mt
 from minitransformer.training.data import (
     as_pairs,
     check_lengths,
@@ -24,27 +17,26 @@ from minitransformer.training.data import (
     token_batches,
 )
 
-# --- batches
-
 EXAMPLES = [
-    Example([4 + i % 7] * (1 + i % 13) + [2], [1] + [4 + i % 5] * (1 + i % 11) + [2])
+    mt.Example([4 + i % 7] * (1 + i % 13) + [2], [1] + [4 + i % 5] * (1 + i % 11) + [2])
     for i in range(330)
 ]
+TWO = mt.WordTokenizer(["two"])
 
 
 def test_pairs_get_their_begin_and_end():
-    src, tgt = WordTokenizer(["one", "two"]), WordTokenizer(["zwei", "eins"])
-    pairs = [TextPair("one two", "eins zwei"), TextPair("two", "")]
-    assert encode_pairs(pairs, src, tgt) == [
-        Example([5, 6, 2], [1, 6, 5, 2]),
-        Example([6, 2], [1, 2]),
+    src, tgt = mt.WordTokenizer(["one", "two"]), mt.WordTokenizer(["zwei", "eins"])
+    pairs = [mt.TextPair("one two", "eins zwei"), mt.TextPair("two", "")]
+    assert mt.encode_pairs(pairs, src, tgt) == [
+        mt.Example([5, 6, 2], [1, 6, 5, 2]),
+        mt.Example([6, 2], [1, 2]),
     ]
 
 
 @pytest.mark.parametrize("pad_id", [0, 9])
 def test_target_is_shifted_by_one(pad_id):
-    examples = [Example([5, 6, 7, 2], [1, 8, 2]), Example([5, 2], [1, 7, 8, 10, 2])]
-    batch = collate(examples, pad_id)
+    examples = [mt.Example([5, 6, 7, 2], [1, 8, 2]), mt.Example([5, 2], [1, 7, 8, 10, 2])]
+    batch = mt.collate(examples, pad_id)
     p = pad_id
     assert batch.src.tolist() == [[5, 6, 7, 2], [5, 2, p, p]]
     assert batch.tgt_input.tolist() == [[1, 8, 2, p], [1, 7, 8, 10]]
@@ -57,7 +49,7 @@ def multiset(examples):
 
 
 DEALERS = {
-    "rows": lambda epoch, seed=3: epoch_batches(EXAMPLES, 10, seed=seed, epoch=epoch),
+    "rows": lambda epoch, seed=3: mt.epoch_batches(EXAMPLES, 10, seed=seed, epoch=epoch),
     "tokens": lambda epoch, seed=3: token_batches(EXAMPLES, 60, seed=seed, epoch=epoch),
 }
 each_dealer = pytest.mark.parametrize("deal", DEALERS.values(), ids=DEALERS)
@@ -79,7 +71,7 @@ def test_order_is_a_function_of_seed_and_epoch(deal):
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 330, 1000])
 def test_batches_of_rows_deal_every_example_exactly_once(batch_size):
-    batches = epoch_batches(EXAMPLES, batch_size, seed=0, epoch=0)
+    batches = mt.epoch_batches(EXAMPLES, batch_size, seed=0, epoch=0)
     assert multiset(e for batch in batches for e in batch) == multiset(EXAMPLES)
     whole, rest = divmod(330, batch_size)
     assert sorted(map(len, batches)) == [rest] * (rest > 0) + [batch_size] * whole
@@ -89,7 +81,7 @@ def test_batches_of_rows_deal_every_example_exactly_once(batch_size):
 def test_batches_of_tokens_deal_every_example_exactly_once_and_are_filled(most):
     batches = token_batches(EXAMPLES, most, seed=3, epoch=0)
     assert multiset(e for batch in batches for e in batch) == multiset(EXAMPLES)
-    sizes = sorted(max(part.numel() for part in collate(batch)) for batch in batches)
+    sizes = sorted(max(part.numel() for part in mt.collate(batch)) for batch in batches)
     assert sizes[-1] <= most
     # All but the last one dealt are full, to within the longest example.
     assert most > 100 or len([size for size in sizes if size <= most - 2 * 14]) <= 1
@@ -97,7 +89,7 @@ def test_batches_of_tokens_deal_every_example_exactly_once_and_are_filled(most):
 
 def padding(batches):
     """The share of padding among positions, on the worse side."""
-    sides = [[collate(batch)[side] for batch in batches] for side in (0, 2)]
+    sides = [[mt.collate(batch)[side] for batch in batches] for side in (0, 2)]
     return max(sum(int((x == 0).sum()) for x in s) / sum(x.numel() for x in s) for s in sides)
 
 
@@ -108,71 +100,52 @@ def test_lengths_of_exponential_kind_need_less_than_5_percent_of_padding(seed):
     for _ in range(5000):
         tgt = 1 + int(generator.expovariate(1 / 30))
         src = max(1, round(tgt * generator.uniform(0.9, 1.1)))
-        examples.append(Example([5] * src, [1, *[5] * (tgt - 1), 2]))
+        examples.append(mt.Example([5] * src, [1, *[5] * (tgt - 1), 2]))
     assert padding(token_batches(examples, 1024, seed=seed, epoch=0)) < 0.05
-    by_rows = epoch_batches(examples, 1024 // 30, seed=seed, epoch=0)  # as many in the mean
+    by_rows = mt.epoch_batches(examples, 1024 // 30, seed=seed, epoch=0)  # as many in the mean
     at_random = [examples[first : first + 34] for first in range(0, 5000, 34)]
     assert 0.1 < padding(by_rows) < 0.5 * padding(at_random)
 
 
-@pytest.mark.parametrize(
-    ("refused", "message"),
-    [
-        (lambda: collate([]), "a batch needs at least 1 example, got 0"),
-        (
-            lambda: epoch_batches([], 4, seed=0, epoch=0),
-            "got 0 examples and batch_size=4",
-        ),
-        (
-            lambda: epoch_batches(EXAMPLES, 0, seed=0, epoch=0),
-            "got 330 examples and batch_size=0",
-        ),
-        (
-            lambda: token_batches([], 13, seed=0, epoch=0),
-            "examples must be at least 1, got 0",
-        ),
-        (
-            lambda: token_batches(EXAMPLES, 13, seed=0, epoch=0),
-            "an example of 14 positions is longer than max_tokens_per_batch=13",
-        ),
-        (
-            lambda: encode_pairs([("one", "one"), (" ", "one")], *[WordTokenizer(["one"])] * 2),
-            "every text must have at least one token, got ' '",
-        ),
-    ],
+def dealt(deal, *arguments):
+    """A call that deals batches."""
+    return lambda: deal(*arguments, seed=0, epoch=0)
+
+
+test_what_makes_no_batch_is_refused = refusals(
+    (lambda: mt.collate([]), "a batch needs at least 1 example, got 0"),
+    (dealt(mt.epoch_batches, [], 4), "got 0 examples and batch_size=4"),
+    (dealt(mt.epoch_batches, EXAMPLES, 0), "got 330 examples and batch_size=0"),
+    (dealt(token_batches, [], 13), "examples must be at least 1, got 0"),
+    (dealt(token_batches, EXAMPLES, 13), "14 positions is longer than max_tokens_per_batch=13"),
+    (
+        lambda: mt.encode_pairs([("two", "two"), (" ", "two")], TWO, TWO),
+        "every text must have at least one token, got ' '",
+    ),
 )
-def test_what_makes_no_batch_is_refused(refused, message):
-    with pytest.raises(ValueError, match=message):
-        refused()
-
-
-# --- pairs of any kind
 
 
 def test_pairs_are_pairs_of_texts_whatever_they_were():
-    pairs = [("one", "eins"), ["two", "zwei"], TextPair("ten", "zehn")]
+    pairs = [("one", "eins"), ["two", "zwei"], mt.TextPair("ten", "zehn")]
     found = as_pairs(iter(pairs))
     assert found == [tuple(pair) for pair in pairs]
-    assert {type(pair) for pair in found} == {TextPair}
-    assert encode_pairs(pairs, *[WordTokenizer(["two"])] * 2)[1] == Example([5, 2], [1, 3, 2])
+    assert {type(pair) for pair in found} == {mt.TextPair}
+    assert mt.encode_pairs(pairs, TWO, TWO)[1] == mt.Example([5, 2], [1, 3, 2])
 
 
 @each_model
 def test_lengths_have_a_limit_where_positions_have(changes):
     max_len = small_model(**changes).max_len
-    pairs = [TextPair("short", "short"), TextPair("long", "short")]
-    fits = [Example([5] * 16, [1, *[5] * 15, 2])] * 2
+    pairs = [mt.TextPair("short", "short"), mt.TextPair("long", "short")]
+    fits = [mt.Example([5] * 16, [1, *[5] * 15, 2])] * 2
     check_lengths(pairs, fits, max_len)
-    too_long = [fits[0], Example([5] * 17, [1, 2])]
+    too_long = [fits[0], mt.Example([5] * 17, [1, 2])]
     if changes.get("positional_encoding") in ("alibi", "none"):
         check_lengths(pairs, too_long, max_len)
     else:
         message = "pair 1: a text of 17 positions is longer than max_len=16: 'long'"
         with pytest.raises(ValueError, match=message):
             check_lengths(pairs, too_long, max_len)
-
-
-# --- a batch in parts
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 40])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, small_model
+from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, refusals, small_model
 
 from minitransformer import label_smoothing_loss, next_token_loss
 from minitransformer.training import loss as loss_module
@@ -13,6 +13,7 @@ from minitransformer.training.loss import linear_cross_entropy
 
 V = 31
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 2, 0, 0, 0]])
+HIDDEN, WEIGHT = randn(2, 5, 12), randn(V, 12, seed=1)
 each_smoothing = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 
 
@@ -54,28 +55,10 @@ def test_loss_equals_torch_with_gradients(
         assert_same(one, other, tolerance)
 
 
-@each_smoothing
-def test_loss_equals_its_formula(smoothing):
-    logits = randn(3, V)
-    targets = torch.tensor([4, 0, 30])  # the one in the middle is padding
-    total = 0.0
-    for position in (0, 2):
-        numbers = logits[position].tolist()
-        normaliser = math.log(sum(math.exp(number) for number in numbers))
-        for token, number in enumerate(numbers):
-            share = smoothing / V + (1 - smoothing) * (token == targets[position].item())
-            total += share * (normaliser - number)
-    loss = label_smoothing_loss(logits, targets, smoothing=smoothing)
-    assert loss.item() == pytest.approx(total / 2, rel=1e-5)
-
-
 def test_linear_cross_entropy_stays_finite_with_huge_logits():
-    hidden, weight = (1e4 * randn(2, 5, 12)).requires_grad_(), randn(V, 12, seed=1, grad=True)
-    loss = linear_cross_entropy(hidden, weight, TARGETS)
-    loss.backward()
-    assert loss.isfinite()
-    assert hidden.grad.isfinite().all()
-    assert weight.grad.isfinite().all()
+    leaves = [(1e4 * HIDDEN).requires_grad_(), randn(V, 12, seed=1, grad=True)]
+    loss = linear_cross_entropy(*leaves, TARGETS)
+    assert all(x.isfinite().all() for x in (loss, *torch.autograd.grad(loss, leaves)))
 
 
 def test_linear_cross_entropy_in_bfloat16_is_near():
@@ -137,32 +120,29 @@ def test_loss_can_be_differentiated_mapped_and_compiled_as_a_function(ours, smoo
         return torch_loss(hidden, weight, targets, smoothing)
 
     value, whole = (torch.func.grad_and_value(f, (0, 1)) for f in (loss, expected))
-    inputs = {
-        (None, None, None): (hidden, weight, targets),
+
+    def assert_same_values(found, tensors):
+        (grads, single), (expected_grads, expected_single) = found, whole(*tensors)
+        assert_same(single, expected_single)
+        for grad, expected_grad in zip(grads, expected_grads, strict=True):
+            assert_same(grad, expected_grad, 1e-6)
+
+    assert_same_values(value(hidden, weight, targets), (hidden, weight, targets))
+    for axes, tensors in {
         (0, None, 0): (hidden, weight, targets),
         (None, None, 0): (hidden[1], weight, targets),
         (0, None, None): (hidden, weight, targets[0]),
         (None, 0, None): (hidden, weights, targets),
-    }
-    for axes, tensors in inputs.items():
-        mapped = value if axes == (None, None, None) else torch.func.vmap(value, axes)
-        (grad_hidden, grad_weight), losses = mapped(*tensors)
+    }.items():
+        (grad_hidden, grad_weight), losses = torch.func.vmap(value, axes)(*tensors)
         for i in range(3):
             row = [x if axis is None else x[i] for x, axis in zip(tensors, axes, strict=True)]
-            (expected_hidden, expected_weight), single = whole(*row)
-            pick = (lambda x: x) if axes == (None, None, None) else (lambda x, i=i: x[i])
-            assert_same(pick(losses), single)
-            assert_same(pick(grad_hidden), expected_hidden, 1e-6)
-            assert_same(pick(grad_weight), expected_weight, 1e-6)
+            assert_same_values(((grad_hidden[i], grad_weight[i]), losses[i]), row)
 
     leaves = [hidden.requires_grad_(), weight.requires_grad_()]
     compiled = torch.compile(loss, fullgraph=True, backend="eager")(*leaves, targets)
-    single = expected(*leaves, targets)
-    assert_same(compiled, single)
-    for one, other in zip(
-        torch.autograd.grad(compiled, leaves), torch.autograd.grad(single, leaves), strict=True
-    ):
-        assert_same(one, other, 1e-6)
+    grads = torch.autograd.grad(compiled, leaves)
+    assert_same_values((grads, compiled.detach()), (hidden.detach(), weight.detach(), targets))
 
 
 def test_second_derivative_of_linear_cross_entropy_is_refused():
@@ -179,56 +159,42 @@ def test_second_derivative_of_linear_cross_entropy_is_refused():
         torch.func.grad(length)(hidden.detach())
 
 
+def one_more(target):
+    """The targets with another one in the place of 19."""
+    return TARGETS.masked_fill(TARGETS == 19, target)
+
+
 @each_loss
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("error", "targets", "options", "message"),
     [
-        ({"targets": TARGETS.int()}, TypeError, r"targets must be int64, got torch\.int32"),
-        ({"targets": TARGETS > 0}, TypeError, r"targets must be int64, got torch\.bool"),
-        ({"targets": TARGETS.masked_fill(TARGETS == 19, -1)}, ValueError, "target -1 lies outside"),
-        (
-            {"targets": TARGETS.masked_fill(TARGETS == 19, V)},
-            ValueError,
-            f"target {V} lies outside the vocabulary of {V} tokens",
-        ),
-        (
-            {"targets": torch.full((2, 5), 7), "pad_id": 7},
-            ValueError,
-            r"all 10 targets are padding \(id 7\)",
-        ),
-        ({"targets": TARGETS[:, :4]}, ValueError, r"same shape, got \(2, 5\) and \(2, 4\)"),
-        ({"smoothing": -0.1}, ValueError, r"at least 0 and below 1, got -0\.1"),
-        ({"smoothing": 1.0}, ValueError, r"at least 0 and below 1, got 1\.0"),
-        ({"smoothing": math.nan}, ValueError, "at least 0 and below 1, got nan"),
+        (TypeError, TARGETS.int(), {}, r"targets must be int64, got torch\.int32"),
+        (TypeError, TARGETS > 0, {}, r"targets must be int64, got torch\.bool"),
+        (ValueError, one_more(-1), {}, "target -1 lies outside"),
+        (ValueError, one_more(V), {}, f"target {V} lies outside the vocabulary of {V} tokens"),
+        (ValueError, 0 * TARGETS + 7, {"pad_id": 7}, r"all 10 targets are padding \(id 7\)"),
+        (ValueError, TARGETS[:, :4], {}, r"same shape, got \(2, 5\) and \(2, 4\)"),
+        (ValueError, TARGETS, {"smoothing": -0.1}, r"at least 0 and below 1, got -0\.1"),
+        (ValueError, TARGETS, {"smoothing": 1.0}, r"at least 0 and below 1, got 1\.0"),
+        (ValueError, TARGETS, {"smoothing": math.nan}, "at least 0 and below 1, got nan"),
     ],
 )
-def test_bad_arguments_are_refused(ours, changes, error, message):
+def test_bad_arguments_are_refused(ours, error, targets, options, message):
     with pytest.raises(error, match=message):
-        ours(randn(2, 5, 12), randn(V, 12), **({"targets": TARGETS} | changes))
-
-
-def test_linear_cross_entropy_names_two_widths_that_differ():
-    with pytest.raises(ValueError, match="got 12 and 11"):
-        linear_cross_entropy(randn(2, 5, 12), randn(V, 11), TARGETS)
+        ours(HIDDEN, randn(V, 12), targets, **options)
 
 
 @each_loss
 def test_padding_may_lie_outside_the_vocabulary(ours):
-    hidden, weight = randn(2, 5, 12), randn(V, 12, seed=1)
     outside = TARGETS.masked_fill(TARGETS == 0, -100)
-    expected = ours(hidden, weight, TARGETS, smoothing=0.1)
-    assert_same(ours(hidden, weight, outside, pad_id=-100), expected)  # smoothing is 0.1
+    expected = ours(HIDDEN, WEIGHT, TARGETS, smoothing=0.1)
+    assert_same(ours(HIDDEN, WEIGHT, outside, pad_id=-100), expected)  # smoothing is 0.1
 
 
-def test_padding_does_not_count():
-    logits = randn(2, 5, V, grad=True)
-    loss = label_smoothing_loss(logits, TARGETS)
-    loss.backward()
-    assert (logits.grad[TARGETS == 0] == 0).all()
-    assert (logits.grad[TARGETS != 0] != 0).any(-1).all()
-    changed = logits.detach().clone()
-    changed[TARGETS == 0] = torch.nan
-    assert_same(label_smoothing_loss(changed, TARGETS), loss.detach())
+def test_padding_does_not_count_whatever_its_logits():
+    logits = randn(2, 5, V)
+    changed = logits.masked_fill(TARGETS[..., None] == 0, torch.nan)
+    assert_same(label_smoothing_loss(changed, TARGETS), label_smoothing_loss(logits, TARGETS))
 
 
 def test_loss_of_half_precision_logits_is_computed_in_full():
@@ -236,9 +202,6 @@ def test_loss_of_half_precision_logits_is_computed_in_full():
     loss = label_smoothing_loss(logits, TARGETS)
     assert loss.dtype == torch.float32
     assert_same(loss, label_smoothing_loss(logits.float(), TARGETS), 1e-6)
-
-
-# --- of a model
 
 
 @pytest.mark.parametrize("pad_id", [0, 14])
@@ -249,19 +212,15 @@ def test_the_padding_id_is_the_configurations(pad_id):
     assert_same(next_token_loss(model, src, tgt, targets), expected)
 
 
-def test_dropout_differs_from_step_to_step_while_training():
-    model = small_model(dropout=0.5).train()
-    losses = {next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS).item() for _ in range(5)}
-    assert len(losses) == 5
+def losses_of(*batch, model=small_model):
+    return lambda: next_token_loss(model(), *batch)
 
 
-def test_shapes_that_do_not_fit_are_named():
-    model = small_model()
-    with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
-        next_token_loss(model, SRC_IDS, TGT_IDS, TARGETS[:, :4])
-    with pytest.raises(ValueError, match="as many rows, got 1 and 2"):
-        next_token_loss(model, SRC_IDS[:1], TGT_IDS, TARGETS)
-    with pytest.raises(ValueError, match="all 10 targets are padding"):
-        next_token_loss(model, SRC_IDS, TGT_IDS, torch.zeros_like(TARGETS))
-    with pytest.raises(ValueError, match=r"got \(2, 5\) and \(2, 4\)"):
-        next_token_loss(decoder_only_model(), TGT_IDS, TARGETS[:, :4])
+test_batches_that_do_not_fit_are_named = refusals(
+    (losses_of(SRC_IDS, TGT_IDS, TARGETS[:, :4]), r"got \(2, 5\) and \(2, 4\)"),
+    (losses_of(SRC_IDS[:1], TGT_IDS, TARGETS), "as many rows, got 1 and 2"),
+    (losses_of(SRC_IDS, TGT_IDS, 0 * TARGETS), "all 10 targets are padding"),
+    (losses_of(SRC_IDS, TGT_IDS, None), "must be of type Tensor, got NoneType", TypeError),
+    (losses_of(TGT_IDS, TARGETS[:, :4], model=decoder_only_model), r"got \(2, 5\) and \(2, 4\)"),
+    (lambda: linear_cross_entropy(HIDDEN, randn(V, 11), TARGETS), "got 12 and 11"),
+)

@@ -4,7 +4,14 @@ from io import BytesIO
 
 import pytest
 import torch
-from helpers import assert_same, copying_trainer, decoder_only_model, each_model, small_model
+from helpers import (
+    assert_same,
+    assert_same_weights,
+    copying_trainer,
+    decoder_only_model,
+    each_model,
+    small_model,
+)
 from torch import nn
 
 from minitransformer import TrainingConfig
@@ -35,9 +42,6 @@ def stepped(optimizer, decay=0.0, steps=1):
         trainer.loss(trainer.examples).backward()
         trainer.optimizer.step()
     return before, {name: p.detach() for name, p in weights.items()}
-
-
-# --- which parameter is treated how
 
 
 @each_model
@@ -84,14 +88,10 @@ def test_what_no_optimizer_can_move_is_refused():
         Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
 
 
-# --- what they do
-
-
 def test_adamw_without_decay_is_adam():
     _, adam = stepped("adam", steps=4)
     _, adamw = stepped("adamw", steps=4)
-    for name, weight in adam.items():
-        assert torch.equal(weight, adamw[name]), name
+    assert_same_weights(adamw, adam)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -104,13 +104,10 @@ def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
         assert (share == 0) == torch.equal(decayed[name], weight), name
 
 
-# --- the average of weights
-
-
 def test_first_average_is_the_weights_to_the_last_bit():
     layer, average = nn.Linear(3, 5), {}
     move_average(average, layer, 0.999, 1)
-    assert all(torch.equal(average[name], p) for name, p in layer.named_parameters())
+    assert_same_weights(average, layer)
     assert not any(mean.requires_grad for mean in average.values())
 
 
@@ -122,12 +119,9 @@ def test_copy_has_the_weights_given_and_leaves_the_model_alone():
     found = copy_with(given, model)
     assert found.src_embedding.weight.grad is None is not model.src_embedding.weight.grad
     assert (found.output_projection.weight == 0.5).all()  # it is tied
-    for name, weight in named_weights(found).items():
-        assert torch.equal(weight, given.get(name, before[name])), name
-        assert torch.equal(named_weights(model)[name], before[name]), name
+    assert_same_weights(found, before | given)
+    assert_same_weights(model, before)
 
-
-# --- Muon
 
 SHAPES = ((6, 6), (6, 9), (6, 6), (9, 6), (6, 9))
 
@@ -138,24 +132,30 @@ def matrices():
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
 
 
+def step(optimizer, parameters, seed):
+    """A step with gradients that depend on the seed alone."""
+
+    def closure():
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        return 0.25
+
+    assert optimizer.step(closure) == 0.25
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
 def test_muon_is_that_of_pytorch(decay):
     ours, theirs, begun = matrices(), matrices(), matrices()
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": decay}
-    optimizers = (
-        Muon(ours, **options),
-        torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"),
-    )
-    generator = torch.Generator().manual_seed(4)
-    for _ in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for one, other, start in zip(ours, theirs, begun, strict=True):
-        assert (one - other).norm() < 0.03 * (other - start).norm()  # products of eight bits
+    one = Muon(ours, **options)
+    other = torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw")
+    for seed in range(5):
+        step(one, ours, seed)
+        step(other, theirs, seed)
+    for a, b, start in zip(ours, theirs, begun, strict=True):
+        assert (a - b).norm() < 0.03 * (b - start).norm()  # products of eight bits
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -165,12 +165,10 @@ def test_other_parameters_of_muon_are_stepped_by_adamw(fused):
     one = Muon([{"params": ours[:2]}, {"params": ours[2:], "method": "adam"}], **options)
     other = torch.optim.AdamW(theirs, **options)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.7) for each in (one, other)]
-    generator = torch.Generator().manual_seed(4)
-    for _ in range(5):
-        for pair in zip(ours, theirs, strict=True):
-            pair[0].grad = pair[1].grad = torch.randn(pair[0].shape, generator=generator)
-        for optimizer, scheduler in zip((one, other), schedulers, strict=True):
-            optimizer.step()
+    for seed in range(5):
+        step(one, ours, seed)
+        step(other, theirs, seed)
+        for scheduler in schedulers:
             scheduler.step()
     assert not any(torch.equal(a, b) for a, b in zip(ours, begun, strict=True))
     for a, b in zip(ours[2:], theirs[2:], strict=True):
@@ -184,15 +182,6 @@ def test_muon_goes_on_from_its_state():
     def made(parameters):
         groups = [{"params": parameters[:3]}, {"params": parameters[3:], "method": "adam"}]
         return Muon(groups, lr=0.05, fused=True)
-
-    def step(optimizer, parameters, seed):
-        def closure():
-            generator = torch.Generator().manual_seed(seed)
-            for parameter in parameters:
-                parameter.grad = torch.randn(parameter.shape, generator=generator)
-            return 0.25
-
-        assert optimizer.step(closure) == 0.25
 
     whole = matrices()
     optimizer = made(whole)
@@ -241,8 +230,7 @@ def test_half_precision_only_where_it_is_fast(monkeypatch):
         ("AVX2", True, torch.float32),
     ):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
-        monkeypatch.setattr(
-            torch.cpu, "get_capabilities", lambda h=has: {"avx512_bf16": h}, raising=False
-        )
+        said = {"avx512_bf16": has}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda s=said: s, raising=False)
         assert product_dtype(cpu) == wanted
         assert product_dtype(torch.device("cuda")) == torch.bfloat16

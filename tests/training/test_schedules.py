@@ -1,13 +1,14 @@
 """The schedules equal their formulas; bad settings are refused."""
 
 import math
+from functools import partial
 
 import pytest
+from helpers import refusals
 
-from minitransformer import TrainingConfig, cosine_schedule
+import minitransformer as mt
+from minitransformer import cosine_schedule
 from minitransformer.training.schedules import linear_schedule, noam_schedule
-
-# --- schedules
 
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (12, 7), (64, 1)])
@@ -43,31 +44,30 @@ def test_rates_rise_linearly_then_fall_along_a_cosine_or_a_line(warmup, total, f
         assert set(rates[total + 1 :]) == {floor}
 
 
-@pytest.mark.parametrize(("step", "d_model", "warmup"), [(0, 12, 7), (3, 0, 7), (3, 12, 0)])
-def test_paper_schedule_refuses_what_is_below_one(step, d_model, warmup):
-    with pytest.raises(ValueError, match=f"at least 1, got {step}, {d_model} and {warmup}"):
-        noam_schedule(step, d_model=d_model, warmup_steps=warmup)
-
-
-@pytest.mark.parametrize("schedule", [cosine_schedule, linear_schedule])
-@pytest.mark.parametrize(("step", "warmup", "total"), [(-1, 7, 31), (3, -1, 31), (3, 31, 31)])
-def test_schedule_refuses_steps_that_do_not_fit(schedule, step, warmup, total):
-    message = f"got step={step}, warmup_steps={warmup}, total_steps={total}"
-    with pytest.raises(ValueError, match=message):
-        schedule(step, peak=1.0, warmup_steps=warmup, total_steps=total)
-
-
-# --- settings
+FITTING = {"warmup_steps": 7, "total_steps": 31}
+test_steps_that_do_not_fit_are_refused = refusals(
+    (lambda: noam_schedule(0, d_model=12, warmup_steps=7), "at least 1, got 0, 12 and 7"),
+    (lambda: noam_schedule(3, d_model=0, warmup_steps=7), "at least 1, got 3, 0 and 7"),
+    (lambda: noam_schedule(3, d_model=12, warmup_steps=0), "at least 1, got 3, 12 and 0"),
+    *(
+        (
+            partial(schedule, peak=1.0, **(FITTING | {"step": 3} | {name: value})),
+            f"got .*{name}={value}",
+        )
+        for schedule in (cosine_schedule, linear_schedule)
+        for name, value in (("step", -1), ("warmup_steps", -1), ("warmup_steps", 31))
+    ),
+)
 
 
 def test_settings_choose_the_schedule():
     peak = {"steps": 40, "warmup_steps": 9, "peak_learning_rate": 0.02}
     sizes = {"peak": 0.02, "warmup_steps": 9, "total_steps": 40}
-    paper = TrainingConfig(steps=40, warmup_steps=4000, peak_learning_rate=None)  # for ever
+    paper = mt.TrainingConfig(steps=40, warmup_steps=4000, peak_learning_rate=None)  # for ever
     for step in (1, 9, 10, 40):
-        rate = TrainingConfig(**peak).learning_rate(step, d_model=12)
+        rate = mt.TrainingConfig(**peak).learning_rate(step, d_model=12)
         assert rate == cosine_schedule(step, **sizes)
-        rate = TrainingConfig(**peak, schedule="linear").learning_rate(step, d_model=12)
+        rate = mt.TrainingConfig(**peak, schedule="linear").learning_rate(step, d_model=12)
         assert rate == linear_schedule(step, **sizes)
         rate = paper.learning_rate(step, d_model=12)
         assert rate == noam_schedule(step, d_model=12, warmup_steps=4000)
@@ -76,63 +76,40 @@ def test_settings_choose_the_schedule():
 NAN, INF = math.nan, math.inf
 RANGES = {
     "at least 1": {
-        "steps": [0],
-        "batch_size": [-1],
-        "warmup_steps": [0],
-        "context_length": [0],
-        "max_tokens_per_batch": [0],
-        "gradient_accumulation_steps": [0],
+        **{"batch_size": [-1], "max_tokens_per_batch": [0], "gradient_accumulation_steps": [0]},
+        **{name: [0] for name in ("steps", "warmup_steps", "context_length")},
     },
     "above 0 and finite": {
         "peak_learning_rate": [0.0, -0.1, NAN, INF],
         "max_gradient_norm": [0.0, NAN, INF],
     },
     "at least 0 and finite": {"weight_decay": [-0.1, NAN, INF]},
-    "at least 0 and below 1": {
-        "label_smoothing": [-0.1, 1.0, NAN],
-        "ema_decay": [-0.5, 1.0, NAN],
-    },
+    "at least 0 and below 1": {"label_smoothing": [-0.1, 1.0, NAN], "ema_decay": [-0.5, 1.0, NAN]},
 }
 
 
-@pytest.mark.parametrize("bound", RANGES)
-def test_settings_out_of_range_are_refused(bound):
-    for name, values in RANGES[bound].items():
-        for value in values:
-            with pytest.raises(ValueError, match=f"{name} must be {bound}, got {value}"):
-                TrainingConfig(**{"optimizer": "adamw", name: value})
+def made(**settings):
+    return partial(mt.TrainingConfig, **settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 50, "warmup_steps": 50}, "warmup_steps must be below steps, got 50 and 50"),
-        ({"precision": "fp16"}, "precision must be 'fp32' or 'bf16', got 'fp16'"),
-        ({"schedule": "root"}, "schedule must be 'cosine' or 'linear', got 'root'"),
-        (
-            {"schedule": "linear", "peak_learning_rate": None},
-            "schedule='linear' falls from a peak, but peak_learning_rate=None is the paper's",
-        ),
-        ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'"),
-        ({"weight_decay": 0.1}, r"optimizer='adam' decays nothing, got weight_decay=0\.1"),
-    ],
-    ids=str,
+test_settings_out_of_range_are_refused = refusals(
+    *(
+        (made(**{"optimizer": "adamw", name: value}), f"{name} must be {bound}, got {value}")
+        for bound, settings in RANGES.items()
+        for name, values in settings.items()
+        for value in values
+    )
 )
-def test_settings_that_do_not_fit_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        TrainingConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 200.0}, r"steps must be int, got 200\.0"),
-        ({"batch_size": True}, "batch_size must be int, got True"),
-        ({"peak_learning_rate": "0.1"}, "peak_learning_rate must be float or None, got '0.1'"),
-        ({"max_tokens_per_batch": 1e4}, r"max_tokens_per_batch must be int or None, got 10000\.0"),
-    ],
-    ids=str,
+PAPERS = "schedule='linear' falls from a peak, but peak_learning_rate=None is the paper's"
+test_settings_that_do_not_fit_are_refused = refusals(
+    (made(steps=50, warmup_steps=50), "warmup_steps must be below steps, got 50 and 50"),
+    (made(precision="fp16"), "precision must be 'fp32' or 'bf16', got 'fp16'"),
+    (made(schedule="root"), "schedule must be 'cosine' or 'linear', got 'root'"),
+    (made(schedule="linear", peak_learning_rate=None), PAPERS),
+    (made(optimizer="sgd"), "optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'"),
+    (made(weight_decay=0.1), r"optimizer='adam' decays nothing, got weight_decay=0\.1"),
+    (made(steps=200.0), r"steps must be int, got 200\.0", TypeError),
+    (made(batch_size=True), "batch_size must be int, got True", TypeError),
+    (made(peak_learning_rate="0.1"), "must be float or None, got '0.1'", TypeError),
+    (made(max_tokens_per_batch=1e4), r"must be int or None, got 10000\.0", TypeError),
 )
-def test_settings_of_another_type_are_refused(settings, message):
-    with pytest.raises(TypeError, match=message):
-        TrainingConfig(**settings)

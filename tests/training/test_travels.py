@@ -3,15 +3,16 @@
 The objects are those that the examples in the docstrings make.
 """
 
-import ast
 import copy
 import doctest
 import importlib
 import inspect
 import pickle
 import pkgutil
+import sys
 from contextlib import suppress
 from functools import cached_property
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -53,44 +54,32 @@ def public_classes() -> dict[str, type]:
     return found
 
 
-class Kept(ast.NodeTransformer):
-    """Every value that a call gives is handed to `kept` too."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        """Wrap a call, and those within it."""
-        return ast.Call(ast.Name("kept", ast.Load()), [self.generic_visit(node)], [])
-
-
 CLASSES = public_classes()
 
 
 @pytest.fixture(scope="module")
 def objects() -> dict[type, Any]:
-    """An object of each public class, of those that the examples make and what these hold."""
+    """An object of each public class: the first that the examples make."""
     found: dict[type, Any] = {}
 
-    def kept(value: Any) -> Any:
-        kind = type(value)
-        if kind in CLASSES.values() and kind not in found:
-            found[kind] = value
-            for part in vars(value).values() if hasattr(value, "__dict__") else value:
-                kept(part)
-        return value
+    def keep(frame: FrameType, event: str, value: Any) -> None:
+        """Called wherever a function returns: the object that was made or is being made."""
+        if event == "return" and frame.f_code.co_name in ("__init__", "__new__"):
+            made = frame.f_locals.get("self", value)
+            if type(made) in CLASSES.values():
+                found.setdefault(type(made), made)
 
-    def run(source: str, names: dict[str, Any]) -> None:
-        tree = ast.fix_missing_locations(Kept().visit(ast.parse(source)))
-        exec(compile(tree, "an example", "exec"), names | {"kept": kept}, names)
-
-    run(ALSO, {"mt": mt})
+    sys.setprofile(keep)
+    exec(ALSO, {"mt": mt})
     for kind in CLASSES.values():
         module = inspect.getmodule(kind)
         for documented in (kind, *vars(module).values()):
-            if getattr(documented, "__module__", "") != module.__name__:
-                continue
-            names = dict(vars(module))
-            with suppress(Exception):  # that the examples are right, is tested where they stand
-                for example in doctest.DocTestParser().get_examples(inspect.getdoc(documented)):
-                    run(example.source, names)
+            if getattr(documented, "__module__", "") == module.__name__:
+                names = dict(vars(module))
+                with suppress(Exception):  # that the examples are right, is tested elsewhere
+                    for example in doctest.DocTestParser().get_examples(inspect.getdoc(documented)):
+                        exec(example.source, names)
+    sys.setprofile(None)
     return found
 
 
