@@ -14,17 +14,10 @@ from many import LIMIT
 from torch import nn
 
 import minitransformer as mt
-from minitransformer import models
+from minitransformer import models, parallel
 from minitransformer.efficient_attention import linear_attention_of_all_pairs
 from minitransformer.models import add_lora
 from minitransformer.models.registry import CLASSES
-from minitransformer.parallel import (
-    ParallelTrainer,
-    TokenFile,
-    gather,
-    join_processes,
-    write_tokens,
-)
 
 PAIRS = [(text, text[::-1]) for text in TEXTS]
 LETTERS = mt.CharacterTokenizer.train(TEXTS)
@@ -254,10 +247,10 @@ def save(trainer, path, until):
 
 
 def shares(trainer, path, until):
-    with join_processes("cpu", time_limit=LIMIT) as processes:
-        folder = path.with_name("shares")
-        ParallelTrainer(trainer, processes, "ddp").fit(until, checkpoint=folder, progress=False)
-    gather(folder, path)
+    with parallel.join_processes("cpu", time_limit=LIMIT) as processes:
+        many, folder = parallel.ParallelTrainer(trainer, processes), path.with_name("shares")
+        many.fit(until, checkpoint=folder, progress=False)
+    parallel.gather(folder, path)
 
 
 CHECKPOINTS = (fit, save, shares)
@@ -406,7 +399,7 @@ def test_tokenizer_of_a_users_own_is_refused_at_once(tmp_path):
             return list(text.replace(" ", "_"))
 
     def tokens(trainer, path, until):
-        write_tokens(TEXTS, trainer.tokenizers["text"], path)
+        parallel.write_tokens(TEXTS, trainer.tokenizers["text"], path)
 
     letters = Spaced(LETTERS.tokens[5:])
     for name, write in (("GPT2", fit), ("GPT2", folder), ("wider", folder), ("GPT2", tokens)):
@@ -450,8 +443,8 @@ def test_best_state_of_the_same_training_is_replaced_that_of_another_is_not(tmp_
 
 
 def test_token_file_trains_saves_and_goes_on(tmp_path):
-    write_tokens(TEXTS, LETTERS, tmp_path / "tokens")
-    file = TokenFile(tmp_path / "tokens")
+    parallel.write_tokens(TEXTS, LETTERS, tmp_path / "tokens")
+    file = parallel.TokenFile(tmp_path / "tokens")
     straight, stopped = (begun("GPT2", nothing, file.tokenizer, STEPS, file.tokens) for _ in "ab")
     straight.fit(progress=False)
     fit(stopped, tmp_path / "saved", 2)
@@ -464,8 +457,8 @@ def test_token_file_trains_saves_and_goes_on(tmp_path):
 
 def test_published_tokenizer_is_written_with_tokens_and_beside_models(tmp_path):
     words = published_words("<s>", "</s>", words="abcd")
-    write_tokens(TEXTS, words, tmp_path / "tokens")
-    file = TokenFile(tmp_path / "tokens")
+    parallel.write_tokens(TEXTS, words, tmp_path / "tokens")
+    file = parallel.TokenFile(tmp_path / "tokens")
     assert file.tokens.tolist() == mt.token_stream(TEXTS, words).tolist()
     assert file.tokenizer.to_dict() == words.to_dict()
     for name, changes in (("GPT2", {}), ("decoder only", {"pad_id": -1})):
@@ -480,7 +473,7 @@ def test_published_tokenizer_is_written_with_tokens_and_beside_models(tmp_path):
 
 def test_no_texts_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(ValueError, match="texts must hold at least 1 text"):
-        write_tokens([], LETTERS, tmp_path / "tokens")
+        parallel.write_tokens([], LETTERS, tmp_path / "tokens")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -494,7 +487,7 @@ def test_folder_without_a_name_is_refused(tmp_path, monkeypatch, name):
     for do in (
         lambda: trainer.model.save_pretrained(""),
         lambda: type(trainer.model).from_pretrained(""),
-        lambda: write_tokens(TEXTS, LETTERS, ""),
+        lambda: parallel.write_tokens(TEXTS, LETTERS, ""),
         lambda: load("", trainer),
     ):
         with pytest.raises(ValueError, match="must have a name, got ''"):

@@ -16,15 +16,7 @@ from torch import nn
 
 from minitransformer import TrainingConfig
 from minitransformer.models.registry import named_weights
-from minitransformer.training.optimizers import (
-    Muon,
-    copy_with,
-    move_average,
-    new_optimizer,
-    orthogonalise,
-    parameter_rules,
-    product_dtype,
-)
+from minitransformer.training import optimizers
 
 OPTIMIZERS = ["adam", "adamw", "muon"]
 RATE, DECAY = 4e-3, 0.3
@@ -50,7 +42,7 @@ def stepped(optimizer, decay=0.0, steps=1):
 def test_layers_matrices_and_nothing_else_are_decayed_and_muons(build, changes, optimizer):
     config = TrainingConfig(optimizer=optimizer, weight_decay=0.1)
     for model in (build(**changes), build(**changes, tie_output=False)):
-        rules, weights = parameter_rules(model, config), named_weights(model)
+        rules, weights = optimizers.parameter_rules(model, config), named_weights(model)
         assert rules.keys() == weights.keys()
         for name, rule in rules.items():
             in_layer = name.startswith(("encoder.layers.", "decoder.layers."))
@@ -58,7 +50,7 @@ def test_layers_matrices_and_nothing_else_are_decayed_and_muons(build, changes, 
             method = "muon" if is_matrix and optimizer == "muon" else "adam"
             assert rule == (method, 0.1 if is_matrix else 0.0), name
         assert {rule.weight_decay for rule in rules.values()} == {0.0, 0.1}
-        groups = new_optimizer(model, config).param_groups
+        groups = optimizers.new_optimizer(model, config).param_groups
         given = {id(p): (g["method"], g["weight_decay"]) for g in groups for p in g["params"]}
         assert given == {id(weights[name]): rule for name, rule in rules.items()}
         assert sum(len(group["params"]) for group in groups) == len(given)
@@ -71,7 +63,7 @@ def test_layers_matrices_and_nothing_else_are_decayed_and_muons(build, changes, 
     ids=["only matrices", "only gains", "only a table", "matrix and bias"],
 )
 def test_every_optimizer_steps_every_kind_of_model(optimizer, model):
-    made = new_optimizer(model, TrainingConfig(optimizer=optimizer))
+    made = optimizers.new_optimizer(model, TrainingConfig(optimizer=optimizer))
     before = [p.detach().clone() for p in model.parameters()]
     for group in made.param_groups:
         group["lr"] = RATE
@@ -83,9 +75,9 @@ def test_every_optimizer_steps_every_kind_of_model(optimizer, model):
 
 def test_what_no_optimizer_can_move_is_refused():
     with pytest.raises(ValueError, match="at least 1 parameter, got Identity with 0"):
-        new_optimizer(nn.Identity(), TrainingConfig())
+        optimizers.new_optimizer(nn.Identity(), TrainingConfig())
     with pytest.raises(ValueError, match=r"Muon is for matrices, got shape \(3,\)"):
-        Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
+        optimizers.Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
 
 
 def test_adamw_without_decay_is_adam():
@@ -106,7 +98,7 @@ def test_decay_takes_a_share_of_the_weight_and_of_nothing_else(optimizer):
 
 def test_first_average_is_the_weights_to_the_last_bit():
     layer, average = nn.Linear(3, 5), {}
-    move_average(average, layer, 0.999, 1)
+    optimizers.move_average(average, layer, 0.999, 1)
     assert_same_weights(average, layer)
     assert not any(mean.requires_grad for mean in average.values())
 
@@ -116,7 +108,7 @@ def test_copy_has_the_weights_given_and_leaves_the_model_alone():
     before = {name: p.detach().clone() for name, p in named_weights(model).items()}
     model.src_embedding.weight.grad = torch.ones_like(model.src_embedding.weight)
     given = {"tgt_embedding.weight": torch.full_like(model.tgt_embedding.weight, 0.5)}
-    found = copy_with(given, model)
+    found = optimizers.copy_with(given, model)
     assert found.src_embedding.weight.grad is None is not model.src_embedding.weight.grad
     assert (found.output_projection.weight == 0.5).all()  # it is tied
     assert_same_weights(found, before | given)
@@ -149,7 +141,7 @@ def step(optimizer, parameters, seed):
 def test_muon_is_that_of_pytorch(decay):
     ours, theirs, begun = matrices(), matrices(), matrices()
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": decay}
-    one = Muon(ours, **options)
+    one = optimizers.Muon(ours, **options)
     other = torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw")
     for seed in range(5):
         step(one, ours, seed)
@@ -162,7 +154,7 @@ def test_muon_is_that_of_pytorch(decay):
 def test_other_parameters_of_muon_are_stepped_by_adamw(fused):
     ours, theirs, begun = matrices(), matrices(), matrices()
     options = {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-6, "fused": fused}
-    one = Muon([{"params": ours[:2]}, {"params": ours[2:], "method": "adam"}], **options)
+    one = optimizers.Muon([{"params": ours[:2]}, {"params": ours[2:], "method": "adam"}], **options)
     other = torch.optim.AdamW(theirs, **options)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.7) for each in (one, other)]
     for seed in range(5):
@@ -181,7 +173,7 @@ def test_muon_goes_on_from_its_state():
 
     def made(parameters):
         groups = [{"params": parameters[:3]}, {"params": parameters[3:], "method": "adam"}]
-        return Muon(groups, lr=0.05, fused=True)
+        return optimizers.Muon(groups, lr=0.05, fused=True)
 
     whole = matrices()
     optimizer = made(whole)
@@ -205,9 +197,9 @@ def test_orthogonalise_keeps_directions_and_evens_out_lengths():
     v, _ = torch.linalg.qr(torch.randn(11, 7, dtype=torch.float64, generator=generator))
     values = torch.tensor([5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2], dtype=torch.float64)
     stack = torch.stack([u * values @ v.T, torch.roll(u, 1, 1) * values @ v.T])
-    both = orthogonalise(stack)
-    torch.testing.assert_close(orthogonalise(stack.mT), both.mT)
-    torch.testing.assert_close(orthogonalise(stack[1]), both[1])  # they do not mix
+    both = optimizers.orthogonalise(stack)
+    torch.testing.assert_close(optimizers.orthogonalise(stack.mT), both.mT)
+    torch.testing.assert_close(optimizers.orthogonalise(stack[1]), both[1])  # they do not mix
     found = u.T @ both[0] @ v
     assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.25)).all()
     assert (found - found.diagonal().diag()).abs().max() < 1e-9
@@ -217,7 +209,7 @@ def test_gradients_of_zero_and_none_move_nothing():
     one, other = matrices()[:2]
     before = one.detach().clone(), other.detach().clone()
     one.grad = torch.zeros(6, 6)
-    Muon([one, other], lr=0.1).step()
+    optimizers.Muon([one, other], lr=0.1).step()
     assert torch.equal(one, before[0])
     assert torch.equal(other, before[1])
 
@@ -232,5 +224,5 @@ def test_half_precision_only_where_it_is_fast(monkeypatch):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
         said = {"avx512_bf16": has}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda s=said: s, raising=False)
-        assert product_dtype(cpu) == wanted
-        assert product_dtype(torch.device("cuda")) == torch.bfloat16
+        assert optimizers.product_dtype(cpu) == wanted
+        assert optimizers.product_dtype(torch.device("cuda")) == torch.bfloat16

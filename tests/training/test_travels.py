@@ -61,12 +61,13 @@ CLASSES = public_classes()
 def objects() -> dict[type, Any]:
     """An object of each public class: the first that the examples make."""
     found: dict[type, Any] = {}
+    kinds = {*CLASSES.values()}
 
     def keep(frame: FrameType, event: str, value: Any) -> None:
-        """Called wherever a function returns: the object that was made or is being made."""
-        if event == "return" and frame.f_code.co_name in ("__init__", "__new__"):
-            made = frame.f_locals.get("self", value)
-            if type(made) in CLASSES.values():
+        """Called wherever a function begins or returns: keep what is made or returned."""
+        if event == "return":
+            made = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else value
+            if type(made) in kinds:
                 found.setdefault(type(made), made)
 
     sys.setprofile(keep)
