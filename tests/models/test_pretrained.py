@@ -46,9 +46,6 @@ def change_config(folder, **changes):
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
-# --- saved = loaded
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("kind", [small_model, decoder_only_model])
 @each_model
@@ -101,9 +98,6 @@ def test_layout_is_the_hubs(folder):
 def test_older_folder_without_a_newer_setting_has_its_default(folder):
     change_config(folder, num_kv_heads=None, activation=None, dropout=0)
     assert mt.Transformer.from_pretrained(folder).config == small_model().config
-
-
-# --- with tokenizers
 
 
 def writer():
@@ -179,9 +173,6 @@ def test_tokenizer_that_does_not_fit_is_refused(tmp_path, vocab_size, pad_id, me
         mt.TextGenerator.load(tmp_path)
 
 
-# --- the model card
-
-
 @pytest.mark.parametrize("with_tokenizers", [False, True])
 @pytest.mark.parametrize("kind", ["translator", "writer"])
 def test_card_says_how_to_load_the_model(tmp_path, monkeypatch, trained, kind, with_tokenizers):
@@ -202,9 +193,6 @@ def test_card_says_how_to_load_the_model(tmp_path, monkeypatch, trained, kind, w
     exec(example, said)
     loaded = said["model"]
     assert_same_model(loaded.model if with_tokenizers else loaded, model)
-
-
-# --- never a mixture
 
 
 def test_saving_again_leaves_no_file_of_the_old_model(tmp_path, trained):
@@ -261,9 +249,6 @@ def test_file_in_place_of_the_folder_is_named(tmp_path):
         small_model().save_pretrained(tmp_path / "taken")
 
 
-# --- what is wrong with a folder
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_missing_file_is_named(folder, name):
     (folder / name).unlink()
@@ -287,17 +272,13 @@ def test_missing_file_is_named(folder, name):
         ({"num_encoder_layers": 0}, "config.json: num_encoder_layers must be at least 1, got 0"),
         (
             {"src_vocab_size": 30},
-            r"small: 1 of \d+ weights do not fit the configuration; the first, "
-            r"src_embedding.weight, is \(29, 12\), expected \(30, 12\)",
+            r"1 of \d+ .* src_emb.*, is \(29, 12\), expected \(30, 12\)",
         ),
         (
             {"num_encoder_layers": 1},
-            r"\d+ of \d+ weights .* the first, encoder.layers.1.\S+, is .*, expected missing",
+            r"\d+ of .* encoder.layers.1.\S+, is .*, expected missing",
         ),
-        (
-            {"tie_output": False},
-            r"1 of \d+ weights .* output_projection.weight, is missing, expected \(31, 12\)",
-        ),
+        ({"tie_output": False}, r"output_projection.weight, is missing, expected \(31, 12\)"),
     ],
     ids=str,
 )
@@ -315,9 +296,6 @@ def test_damaged_weights_are_named(folder, size):
     message = rf"{re.escape(str(path))} \({path.stat().st_size} bytes\) is damaged"
     with pytest.raises(ValueError, match=message):
         mt.Transformer.from_pretrained(folder)
-
-
-# --- the Hub
 
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):

@@ -376,10 +376,7 @@ BAD_VALUES = [
     ({"num_kv_heads": 2}, "num_kv_heads must divide num_heads, got 2 and 3"),
     ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
     ({"positional_encoding": "sine"}, "one of .*'rotary', 'alibi', 'none'.*, got 'sine'"),
-    (
-        {"positional_encoding": "rotary", "num_heads": 4},
-        "rotary needs heads of even width d_model/num_heads, got 3",
-    ),
+    ({"positional_encoding": "rotary", "num_heads": 4}, "even width d_model/num_heads, got 3"),
     ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
     ({"dropout": -0.1}, r"dropout must be at least 0 and below 1, got -0\.1"),
     ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan"),

@@ -30,9 +30,6 @@ def refusing(trainer, monkeypatch):
     return trainer
 
 
-# --- one at a time
-
-
 def test_hooks_come_in_order_and_may_stop_the_training():
     events = []
 
@@ -93,9 +90,6 @@ def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
     assert saves == [(path, 3), (path, 6), (path, 8)]
 
 
-# --- refused before the first step
-
-
 test_impossible_callbacks_are_refused = refusals(
     (lambda: mt.Evaluate(dict, 0), "every must be at least 1, got 0"),
     (lambda: mt.Checkpoint("a", 0), "every must be at least 1, got 0"),
@@ -143,9 +137,6 @@ def test_stopping_needs_what_it_watches():
     with pytest.raises(ValueError, match=r"must return 'score' to watch, got \['other'\]"):
         trainer.fit(callbacks=both, progress=False)
     assert trainer.step == 2
-
-
-# --- a training that ends early
 
 
 @pytest.mark.parametrize(
@@ -234,9 +225,6 @@ def test_what_has_ended_stays_so_and_goes_on_with_more_patience(tmp_path, straig
     fit(trainer, tmp_path, patience=4)
     assert trainer.step == 16
     assert mt.Trainer.resume(tmp_path / "best", PAIRS).step == 16
-
-
-# --- interrupted
 
 
 def interrupt_at_line(trainer, n, sent):
@@ -334,9 +322,6 @@ def test_save_and_evaluation_that_failed_are_made_up_for(tmp_path):
     (tmp_path / "model").unlink()
     fit(straight, score)
     assert_same_training(interrupted, straight)
-
-
-# --- progress
 
 
 @pytest.mark.parametrize(

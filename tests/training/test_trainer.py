@@ -61,8 +61,6 @@ def assert_same_training(trainer, other):
     assert_same_weights(trainer.model, other.model)
 
 
-# --- resume = never stopped
-
 RECIPES = {
     "plain": {},
     "muon": {"optimizer": "muon", "weight_decay": 0.1, "schedule": "linear"},
@@ -189,9 +187,6 @@ def test_checkpoint_of_something_else_is_refused(tmp_path):
         mt.Translator.load(tmp_path / "other")
 
 
-# --- randomness
-
-
 def test_training_and_loading_neither_read_nor_move_the_global_generator(tmp_path):
     trainers = [copying_trainer(6), copying_trainer(6)]
     for seed, trainer in enumerate(trainers):
@@ -220,9 +215,6 @@ def test_parts_of_a_batch_have_different_random_numbers():
     once, twice = copying_trainer(6), copying_trainer(6, gradient_accumulation_steps=2)
     row = once.examples[:1]
     assert once.train_step(row * 2)["loss"] != twice.train_step(row * 2)["loss"]
-
-
-# --- one step
 
 
 @pytest.mark.parametrize(
@@ -314,9 +306,6 @@ def test_infinite_loss_stops_training_and_names_the_step(finished):
     assert_same_weights(trainer.model, before)
 
 
-# --- what comes out
-
-
 def test_loss_falls_and_the_pairs_are_learned_by_heart(trained):
     losses = [row["loss"] for row in trained.history]
     assert losses[0] > 1.5
@@ -346,9 +335,6 @@ def test_exact_match_counts_whole_texts(trained):
     assert share(wrong) == 0.0
     assert share([*PAIRS, *map(list, wrong)]) == pytest.approx(10 / 13)
     assert share(PAIRS, max_new_tokens=2) == 0.6  # of ten, six have no more words
-
-
-# --- refused before the first step
 
 
 def test_what_cannot_be_trained_on_is_refused_at_once():
