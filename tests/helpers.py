@@ -5,6 +5,7 @@ b=2, s=7, t=5, h=3, d=12, e=4, f=20, v=29 (source) and 31 (target).
 """
 
 import copy
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -19,6 +20,7 @@ from minitransformer import (
     Transformer,
     TransformerConfig,
     WordTokenizer,
+    models,
     pad_rows,
 )
 from minitransformer.export.torch_export import OLDEST_TORCH
@@ -63,6 +65,21 @@ def can_export(engine):
     if engine in ("onnx", "torch") and torch.__version__ < OLDEST_TORCH:
         reason = f"PyTorch {torch.__version__} is too old to trace our models"
     return pytest.mark.skipif(bool(reason), reason=reason)
+
+
+def refuses(*cases):
+    """A test of calls that are refused: each a pattern of the message, the call, maybe the error.
+
+    The error is a ValueError if none is given.
+    """
+
+    @pytest.mark.parametrize("case", cases, ids=[case[0] for case in cases])
+    def test(case):
+        message, call, *error = case
+        with pytest.raises(*error or [ValueError], match=message):
+            call()
+
+    return test
 
 
 def randn(*shape, seed=0, dtype=torch.float32, grad=False):
@@ -154,16 +171,40 @@ SMALL_JOB = Job(
 """What the command line trains, with a few letters instead of numbers, and a model to match."""
 
 
+SIZES = {"vocab_size": 31, "d_model": 12}
+HEADS = SIZES | {"num_heads": 3, "d_ff": 20, "num_layers": 2}
+SIDES = SIZES | {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20}
+SIDES |= {"decoder_d_ff": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "dropout": 0.0}
+OF_T5 = {"d_k": 5, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 2, "dropout": 0.0}
+PUBLISHED = {
+    "T5": (models.T5, models.T5Config(**SIZES, **OF_T5)),
+    "Marian": (models.Marian, models.MarianConfig(**SIDES, pad_id=0, start_id=0)),
+    "BART": (models.BART, models.BARTConfig(**SIDES, pad_id=0)),
+    "GPT-2": (models.GPT2, models.GPT2Config(**HEADS, max_len=16, dropout=0.0)),
+    "Llama": (models.Llama, models.LlamaConfig(**HEADS, num_kv_heads=1, max_len=16)),
+    "Qwen 3": (models.Llama, models.Qwen3Config(**HEADS, num_kv_heads=1, d_k=6)),
+}
+each_published = pytest.mark.parametrize(
+    ("kind", "config"), PUBLISHED.values(), ids=PUBLISHED.keys()
+)
+"""A class of published models that write texts, and a small configuration of it."""
+
+
 def published_words(*special, words="ab"):
     """A tokenizer as others publish it: words after "?" and special tokens."""
-    from minitransformer.models import PublishedTokenizer
-
     vocab = {token: index for index, token in enumerate([*special, "?", *words])}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = [{"id": vocab[t], "content": t, "special": True} | flags for t in special]
     model = {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
     content = {"added_tokens": added, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
-    return PublishedTokenizer.from_dict(content)
+    return models.PublishedTokenizer.from_dict(content)
+
+
+def hugging_face(tokenizer):
+    """The tokenizer of the library `tokenizers` made from our file."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(json.dumps(tokenizer.to_dict()))
 
 
 def torch_norm(ours):

@@ -6,8 +6,6 @@ CPU itself the tests say that moving changes nothing.
 """
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -214,12 +212,3 @@ def test_texts_are_translated_and_scored(device, trained):
     assert there.complete(["a b", "c"]) == here.complete(["a b", "c"])
     expected = here.bits_per_character(TEXTS, context_length=8)
     assert there.bits_per_character(TEXTS, context_length=8) == pytest.approx(expected, 1e-4)
-
-
-def test_missing_device_is_said():
-    """Where there is no such device the tests are skipped, and say why."""
-    options = "-rs -W default -p no:cacheprovider -k chunked --device cuda:99"
-    command = [sys.executable, "-m", "pytest", __file__, *options.split()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert "1 skipped" in done.stdout
-    assert "--device cuda:99: " in done.stdout

@@ -4,7 +4,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from helpers import randn
+from helpers import randn, refuses
 
 from minitransformer import plot_attention, use_book_style
 from minitransformer.plotting import plot_attention_grid, plot_history, running_mean
@@ -48,25 +48,13 @@ def test_values_are_written_into_their_cells_and_can_be_read():
     }
 
 
-def test_given_axes_are_drawn_on():
+def test_given_axes_are_drawn_on_and_weights_may_have_gradients_and_few_bits():
     _, (left, right) = plt.subplots(1, 2)
-    assert plot_attention(WEIGHTS[0], QUERIES, KEYS, ax=right) is right
+    weights = WEIGHTS[0].bfloat16().requires_grad_()
+    assert plot_attention(weights, QUERIES, KEYS, ax=right) is right
+    assert right.get_images()[0].get_array().dtype == "float32"
     assert plot_history(HISTORY, "loss", ax=left) is left
     assert len(plt.get_fignums()) == 1
-
-
-def test_weights_with_gradients_and_few_bits_can_be_drawn():
-    weights = WEIGHTS[0].bfloat16().requires_grad_()
-    (image,) = plot_attention(weights, QUERIES, KEYS).get_images()
-    assert image.get_array().dtype == "float32"
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(KEYS, QUERIES), (QUERIES, KEYS[:6]), ([], KEYS)])
-def test_labels_that_do_not_fit_are_refused(queries, keys):
-    message = rf"weights \(5, 7\) .* got {len(queries)} and {len(keys)}"
-    with pytest.raises(ValueError, match=message):
-        plot_attention(WEIGHTS[0], queries, keys)
-    assert plt.get_fignums() == []
 
 
 @pytest.mark.parametrize(("columns", "shape"), [(1, (3, 1)), (2, (2, 2)), (3, (1, 3))])
@@ -89,48 +77,43 @@ def test_history_is_drawn_against_the_step():
     assert loss.get_linestyle() != exact_match.get_linestyle()  # never colour alone
     assert texts(ax.get_legend().get_texts()) == ["loss", "exact match"]
     assert ax.get_xlabel() == "step"
-
-
-def test_single_curve_is_named_on_its_axis():
-    ax = plot_history(HISTORY, "learning_rate")
-    assert ax.get_ylabel() == "learning rate"
-    assert ax.get_legend() is None
+    single = plot_history(HISTORY, "learning_rate")
+    assert (single.get_ylabel(), single.get_legend()) == ("learning rate", None)
 
 
 def test_window_smooths_the_curve_and_draws_evaluations_as_they_are():
     smooth, rows, exact_match = plot_history(HISTORY, "loss", "exact_match", window=4).get_lines()
     losses = [row["loss"] for row in HISTORY]
-    for index, mean in enumerate(smooth.get_ydata()):
-        part = losses[max(0, index - 3) : index + 1]
-        assert mean == pytest.approx(sum(part) / len(part))
+    means = [losses[max(0, i - 3) : i + 1] for i in range(len(losses))]
+    assert smooth.get_ydata() == pytest.approx([sum(part) / len(part) for part in means])
     assert rows.get_ydata().tolist() == losses
     assert rows.get_alpha() < 0.5
     assert rows.get_color() == smooth.get_color()
     assert exact_match.get_xydata().tolist() == [[10, 0.25], [40, 0.75]]
 
 
-def test_what_cannot_be_drawn_is_refused_and_leaves_no_empty_figure():
-    with pytest.raises(ValueError, match="no row of the history has 'accuracy'"):
+test_what_cannot_be_drawn_is_refused = refuses(
+    (r"weights \(5, 7\) .* got 7 and 5", lambda: plot_attention(WEIGHTS[0], KEYS, QUERIES)),
+    (r"weights \(5, 7\) .* got 5 and 6", lambda: plot_attention(WEIGHTS[0], QUERIES, KEYS[:6])),
+    (r"weights \(5, 7\) .* got 0 and 7", lambda: plot_attention(WEIGHTS[0], [], KEYS)),
+    ("no row of the history has 'accuracy'", lambda: plot_history(HISTORY, "accuracy")),
+    ("names must hold at least 1 name, got 0", lambda: plot_history(HISTORY)),
+    ("window must be at least 1, got 0", lambda: running_mean([1.0], window=0)),
+)
+
+
+def test_settings_change_and_figures_are_left_only_when_asked_for():
+    before = dict(mpl.rcParams)
+    plot_attention_grid(WEIGHTS, QUERIES, KEYS)
+    plot_history(HISTORY, "loss", "exact_match", window=3)
+    plt.close("all")
+    with pytest.raises(ValueError, match="accuracy"):
         plot_history(HISTORY, "accuracy")
-    with pytest.raises(ValueError, match="names must hold at least 1 name, got 0"):
-        plot_history(HISTORY)
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        running_mean([1.0], window=0)
     assert plt.get_fignums() == []
-
-
-def test_book_style_is_used_when_asked_for():
+    assert dict(mpl.rcParams) == before
     use_book_style()
-    assert mpl.rcParams["image.cmap"] == "cividis"
     assert mpl.rcParams["figure.facecolor"] == "white"
     ax = plot_history(HISTORY, "loss", "learning_rate")
     assert len({line.get_color() for line in ax.get_lines()}) == 2
     assert not ax.spines["top"].get_visible()
     assert plot_attention(WEIGHTS[0], QUERIES, KEYS).get_images()[0].get_cmap().name == "cividis"
-
-
-def test_drawing_changes_no_setting():
-    before = dict(mpl.rcParams)
-    plot_attention_grid(WEIGHTS, QUERIES, KEYS)
-    plot_history(HISTORY, "loss", "exact_match", window=3)
-    assert dict(mpl.rcParams) == before

@@ -44,7 +44,7 @@ def requirements(wheel):
     return dict(entry.split(">=", 1) for entry in asked)
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel):
+def test_wheel_holds_the_package_its_command_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "minitransformer").rglob("*.py")
@@ -52,6 +52,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
     data = {"minitransformer/py.typed", "minitransformer/tasks/lexicon.txt"}
     assert names == modules | data
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "minitransformer = minitransformer.__main__:main" in wheel.read(name).decode()
 
 
 def test_wheel_asks_for_no_more_than_it_says(wheel):
@@ -61,11 +63,6 @@ def test_wheel_asks_for_no_more_than_it_says(wheel):
     assert {name: extra for name, extra in extras.items() if extra} == {
         name: f'"{extra}"' for name, extra in EXTRAS.items()
     }
-
-
-def test_wheel_has_its_command(wheel):
-    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert "minitransformer = minitransformer.__main__:main" in wheel.read(name).decode()
 
 
 def test_bounds_are_lower_bounds():

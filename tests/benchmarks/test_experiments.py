@@ -1,6 +1,5 @@
 """Settings change what they name, rivals do the same work, and formulas find what is true."""
 
-import math
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from benchmarks.experiments import (
     ablations,
     efficient_attention,
     gallery,
-    longer,
     scaling_fit,
     scaling_law,
     since_2017,
@@ -64,56 +62,6 @@ def test_each_setting_changes_exactly_what_it_names(task):
                 assert not torch.allclose(logits, made(alone)[3])
 
 
-def rows_of_all(loss_of, only):
-    """Walk through the schedule as `main` does, with made-up losses."""
-    rows = {}
-    for run in ablations.schedule(rows, only):
-        if run.key not in rows:
-            looks = [{"per_character": loss_of(run)}]
-            rows[run.key] = {"outcome": "ended", "looks": looks}
-    return rows
-
-
-@pytest.mark.parametrize(("best", "extra"), [(1.0, []), (0.5, [0.25]), (2.0, [4.0])])
-def test_a_best_rate_at_the_border_is_looked_beyond(best, extra):
-    rows = rows_of_all(lambda run: abs(math.log(run.rate / best)), ["heads"])
-    assert ablations.best_rate(rows, "text", "2 heads") == best
-
-    def rates(seed):
-        return {k[2] for k in rows if k[:2] == ("text", "2 heads") and k[3] == seed}
-
-    assert all(rates(seed) == {1.0, best} for seed in ablations.SEEDS)
-    assert all(rates(seed) == {0.5, 1.0, 2.0, *extra} for seed in ablations.SELECTION_SEEDS)
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    """One task, a hundred times smaller, which learns next to nothing."""
-    baseline = ablation_settings.BASELINES["number-words"]
-    sizes = {"d_model": 16, "d_ff": 24, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    steps = {"steps": 6, "batch_size": 4, "warmup_steps": 2}
-    small = {
-        "model": baseline["model"] | sizes,
-        "training": baseline["training"] | steps,
-        "data": {"size": 30, "held_out": 5, "pieces": 270},
-    }
-    monkeypatch.setitem(ablation_settings.BASELINES, "number-words", small)
-    monkeypatch.setattr(ablations, "HOPELESS", 9.0)
-    ablations.translation.cache_clear()
-
-
-def test_hopeless_runs_are_stopped_and_infinite_ones_say_so(tiny, monkeypatch):
-    run = ablations.Run("number-words", ablation_settings.BASELINE, 1.0, 0)
-    row = ablations.train(run)
-    assert row["outcome"] == "ended"
-    assert [look["step"] for look in row["looks"]] == [2, 2, 3, 6]
-    monkeypatch.setattr(ablations, "HOPELESS", 0.999 * row["looks"][1]["loss"] / row["unigram"])
-    stopped = ablations.train(run)
-    assert stopped["outcome"] == "stopped"
-    assert stopped["looks"] == row["looks"][:2]
-    assert ablations.train(replace(run, rate=1e40))["outcome"] == "not finite"
-
-
 def test_each_switch_since_2017_changes_what_is_computed(monkeypatch):
     monkeypatch.setitem(since_2017.SHAPE, "d_model", 16)
     monkeypatch.setitem(since_2017.SHAPE, "d_ff", 27)
@@ -123,38 +71,6 @@ def test_each_switch_since_2017_changes_what_is_computed(monkeypatch):
         assert torch.isfinite(logits).all()
         # Before training "no biases" is the same: biases start at 0.
         assert sum(torch.allclose(logits, other, atol=1e-6) for other in found[:index]) <= 1
-
-
-def test_a_run_that_became_infinite_is_missing():
-    settings = {name: {"bits": [2.0, 2.5, 2.1]} for name in since_2017.SETTINGS}
-    settings["2017 + rotary"] = {"bits": [1.0, None, 1.2]}
-    rows = {(row["switch"], row["rest"]): row for row in since_2017.comparisons(settings)}
-    assert rows["rotary", "2017"]["difference"] is rows["rotary", "2017"]["low"] is None
-    assert rows["rotary", "modern"]["difference"] == 0
-
-
-# --- longer
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_spread_positions_are_in_order_and_only_for_the_step(monkeypatch, positions):
-    data = longer.data_of(0, num_train=200, num_held_out=5)
-    setting = longer.Setting("s", positions=positions, spread=30)
-    trainer = longer.new_trainer("usual", setting, 1, data)
-    whole = [table.clone() for _, table in longer.tables(trainer.model)]
-    used = []
-
-    def loss(batch):
-        used.append([table.clone() for _, table in longer.tables(trainer.model)])
-        return mt.Trainer.loss(trainer, batch)
-
-    monkeypatch.setattr(trainer, "loss", loss)
-    trainer.fit(3, progress=False)
-    for (_, now), before in zip(longer.tables(trainer.model), whole, strict=True):
-        assert torch.equal(now, before)
-    drawn = [[int((whole[0] == row).all(1).nonzero()) for row in tables[0]] for tables in used]
-    assert all(places == sorted(set(places)) and max(places) < 30 for places in drawn)
-    assert len({tuple(places) for places in drawn}) == 3
 
 
 # --- the speedrun
@@ -264,7 +180,11 @@ def test_best_size_is_the_formula_where_a_token_costs_six_n():
         assert best == pytest.approx(formula, rel=0.01)
 
 
-def test_what_is_left_out_is_not_fitted():
+def test_what_is_left_out_is_not_fitted_and_the_stream_is_the_tokenizer_s():
+    tokenizer = mt.CharacterTokenizer([*scaling_law.ALPHABET])
+    texts = ["def f(x):\n\treturn x", "", "Grüße, 変 ÿ \x00 |"]
+    stream = scaling_law.stream_of(texts, tokenizer)
+    assert torch.equal(stream, mt.token_stream(texts, tokenizer))
     runs = list(scaling_law.schedule())
     parts = {
         part: {(run.size, run.tokens) for run in runs if run.part == part}
@@ -276,13 +196,6 @@ def test_what_is_left_out_is_not_fitted():
         embedding, others = scaling_law.parameters_of(size)
         number = float(size[:-1]) * {"k": 1e3, "M": 1e6}[size[-1]]
         assert embedding + others == pytest.approx(number, rel=0.13)
-
-
-def test_stream_is_the_tokenizer_s():
-    tokenizer = mt.CharacterTokenizer([*scaling_law.ALPHABET])
-    texts = ["def f(x):\n\treturn x", "", "Grüße, 変 ÿ \x00 |"]
-    stream = scaling_law.stream_of(texts, tokenizer)
-    assert torch.equal(stream, mt.token_stream(texts, tokenizer))
 
 
 # --- attention that costs less
@@ -308,26 +221,6 @@ def test_numbers_kept_are_those_of_the_caches(method):
     kept = [cache.latent] if method == "latent" else [cache.keys, cache.values]
     numbers = efficient_attention.numbers_kept(method, 7, 12, 3)
     assert sum(part.numel() for part in kept) == numbers
-
-
-@pytest.mark.parametrize(
-    ("seconds", "size", "mask", "fits"),
-    [
-        ((0.05, 0.2), 1e6, 0.1, True),
-        ((0.05, 0.3), 1e6, 0.1, False),  # 1.2 budgets
-        ((0.23, 0.45), 1e6, 0.1, True),  # it only doubles
-        ((0.05, 0.1), 8e8, 0.1, False),  # 1.6 GB
-        ((0.05, 0.1), 1e6, 3.0, False),  # 12 budgets for the mask
-    ],
-)
-def test_methods_stop_at_the_budgets(seconds, size, mask, fits):
-    budget = efficient_attention.BUDGET_SECONDS
-    rows = {
-        256: [{"seconds": seconds[0] * budget, "bytes": size / 2}],
-        512: [{"seconds": seconds[1] * budget, "bytes": size, "mask_seconds": mask * budget}],
-    }
-    assert efficient_attention.fits(rows, 1024) == fits
-    assert not efficient_attention.fits(rows, 2048)  # the length before was not measured
 
 
 # --- texts that are held out, and gradients in parts

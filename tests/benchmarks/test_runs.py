@@ -93,20 +93,12 @@ def test_rows_of_another_plan_and_second_ones_do_not_count(tmp_path):
     assert row["found"] == 2
 
 
-def test_a_damaged_line_is_told(tmp_path):
+def test_a_damaged_line_is_told_and_two_do_not_write_one_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"number": \n{}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"rows\.jsonl, line 1, is no run: b'{\"number\": '"):
         runs.read_rows(path, key_of)
-
-
-def test_two_do_not_write_one_file(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    with (
-        locked(path),
-        pytest.raises(ValueError, match="being written"),
-        runs.appending(path),
-    ):
+    with locked(path), pytest.raises(ValueError, match="being written"), runs.appending(path):
         pass
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
+from helpers import each_published
 
 import minitransformer as mt
-from minitransformer import models
 from minitransformer.diagnosis.diagnose import diagnose
 from minitransformer.diagnosis.faults import FAULTY_BATCHES, FAULTY_LOSSES, FAULTY_MODELS
 from minitransformer.diagnosis.laws import LAWS
@@ -74,32 +74,23 @@ def writer(**options):
     return mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_nothing_is_found_in_what_is_whole(batch, options):
     assert diagnose(translator(**options), batch).failed == []
     assert diagnose(writer(**options), batch[1:]).failed == []
 
 
-SHARED = {"vocab_size": 30, "d_model": 12}
-HEADS = SHARED | {"num_heads": 3, "num_layers": 2}
-LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
-ATTENDING = {"encoder_num_heads": 3, "decoder_num_heads": 2, "pad_id": 29, "start_id": 29}
-PUBLISHED = {
-    models.GPT2: models.GPT2Config(**HEADS),
-    models.Llama: models.LlamaConfig(**HEADS, d_ff=20),
-    models.Marian: models.MarianConfig(**SHARED, **LAYERS, **ATTENDING),
-    models.T5: models.T5Config(**SHARED, d_k=5, num_heads=3, d_ff=20, num_encoder_layers=2),
-}
-
-
-@pytest.mark.parametrize("kind", PUBLISHED)
-def test_nothing_is_found_in_published_models(batch, kind):
+@pytest.mark.slow
+@each_published
+def test_nothing_is_found_in_published_models(batch, kind, config):
     torch.manual_seed(0)  # of their first weights
-    model = kind(PUBLISHED[kind])
+    model = kind(config)
     given = [x.masked_fill(x == 0, model.config.pad_id) for x in batch]
     assert diagnose(model, given[model.config.num_encoder_layers == 0 :]).failed == []
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_bfloat16_nor_in_a_trained_model(batch):
     assert diagnose(translator().bfloat16(), batch).failed == []
     model = translator(norm_first=True)
@@ -111,6 +102,7 @@ def test_nothing_is_found_in_bfloat16_nor_in_a_trained_model(batch):
     assert diagnose(model, batch).failed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", CAUGHT)
 def test_fault_is_found(batch, fault):
     model = translator()
@@ -128,6 +120,19 @@ def test_faults_of_a_decoder_only_model_are_found(batch, fault):
     model = writer()
     FAULTY_MODELS[fault](model)
     assert CAUGHT[fault] in diagnose(model, batch[1:]).failed
+
+
+def test_frozen_parameters_are_not_asked_for_gradients_and_the_batch_must_fit(batch):
+    model = translator()
+    model.encoder.requires_grad_(False)
+    assert diagnose(model, batch).failed == []
+    for model, given, message in (
+        (translator(), batch[1:], "batch must have 3 tensors, got 2"),
+        (writer(), batch, "batch must have 2 tensors, got 3"),
+        (writer(), [x[:1] for x in batch[1:]], r"2 rows and 3 positions, got \(1, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            diagnose(model, given)
 
 
 def test_padding_in_another_id_is_found(batch):
@@ -173,18 +178,3 @@ def test_the_model_stays_as_it_was(batch):
         assert torch.equal(value, weights[name]), name
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.equal(parameter.grad, gradient)
-
-
-def test_frozen_parameters_are_not_asked_for_gradients(batch):
-    model = translator()
-    model.encoder.requires_grad_(False)
-    assert diagnose(model, batch).failed == []
-
-
-def test_batch_that_does_not_fit_is_refused(batch):
-    with pytest.raises(ValueError, match="batch must have 3 tensors, got 2"):
-        diagnose(translator(), batch[1:])
-    with pytest.raises(ValueError, match="batch must have 2 tensors, got 3"):
-        diagnose(writer(), batch)
-    with pytest.raises(ValueError, match=r"at least 2 rows and 3 positions, got \(1, 8\)"):
-        diagnose(writer(), [x[:1] for x in batch[1:]])

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers import assert_same, randn
+from helpers import assert_same, randn, refuses
 
 from minitransformer import KVCache, MultiHeadAttention, RotaryPositionalEncoding
 from minitransformer.efficient_attention import (
@@ -55,11 +55,14 @@ def test_rolling_cache_reads_a_prompt_at_once():
     assert_same(in_steps(layer, X, cache, [0, 4, 5, 9]), layer(X, X, X, "causal"), 1e-12)
 
 
-@pytest.mark.parametrize("make", [KVCache, lambda: RollingCache(2, 1), QuantisedCache])
+@pytest.mark.parametrize(
+    "make", [KVCache, lambda: KVCache(N), lambda: RollingCache(2, 1), QuantisedCache]
+)
 def test_rows_of_caches_are_selected_and_repeated(make):
     cache, alone, layer = make(), make(), attention()
     in_steps(layer, X, cache, range(5))
-    cache.select(torch.tensor([1]))
+    for rows in ([1, 0], [1, 1, 0], [2, 0], [1, 0], [1]):  # the second row, by many ways
+        cache.select(torch.tensor(rows))
     cache.repeat(3)
     in_steps(layer, X[1:], alone, range(5))
     new = X[1:, 4:5]
@@ -76,6 +79,8 @@ def test_cropped_cache_goes_on_from_there(make):
     cache.crop(4)
     assert cache.length == cache.keys.size(-2) == 4
     assert_same(in_steps(layer, X, cache, range(4, N + 1)), whole[:, 4:], 1e-12)
+    cache.reset()
+    assert_same(in_steps(layer, X[:1], cache), whole[:1], 1e-12)
     rolling = RollingCache(2, 1)
     in_steps(layer, X, rolling)
     rolling.crop(N)
@@ -119,14 +124,8 @@ def test_latent_attention_is_attention_with_matrices_of_low_rank():
     assert_same(latent(X, "causal"), full(X, X, X, "causal"), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RollingCache(0), "window must be at least 1, got 0"),
-        (lambda: RollingCache(1, -1), "sinks must be at least 0, got -1"),
-        (lambda: LatentAttention(12, 5, 3), "got 5 and 12"),
-    ],
+test_bad_numbers_are_refused = refuses(
+    ("window must be at least 1, got 0", lambda: RollingCache(0)),
+    ("sinks must be at least 0, got -1", lambda: RollingCache(1, -1)),
+    ("got 5 and 12", lambda: LatentAttention(12, 5, 3)),
 )
-def test_bad_numbers_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -14,7 +14,6 @@ CTRANSLATE2 = pytest.param(to_ctranslate2, marks=can_export("ctranslate2"))
 ONNX = pytest.param(to_onnx, marks=can_export("onnx"))
 TORCH = pytest.param(to_torch, marks=can_export("torch"))
 each_engine = pytest.mark.parametrize("export", [CTRANSLATE2, ONNX, TORCH, to_transformers])
-each_by_layers = pytest.mark.parametrize("export", [CTRANSLATE2, to_transformers])
 
 SIZES = {"vocab_size": 31, "d_model": 12, "num_heads": 3, "num_layers": 1}
 
@@ -28,35 +27,25 @@ def test_what_is_there_stays(export, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-@each_by_layers
-def test_published_tokenizers_are_refused_where_tokens_have_names(export, tmp_path):
+@each_engine
+def test_what_it_cannot_have_is_refused(export, tmp_path):
+    bert = mt.models.BERT(mt.models.BERTConfig(**SIZES, d_ff=20))
+    gpt2 = mt.models.GPT2(mt.models.GPT2Config(**SIZES))
+    exchanged = causal(norm_first=True)
+    exchanged.decoder.layers[1].self_attention.window = 3
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
     writer = mt.TextGenerator(causal(norm_first=True), published)
-    with pytest.raises(ValueError, match="text is a PublishedTokenizer, expected a tokenizer of"):
-        export(writer, tmp_path / "engine")
+    refused = [(bert, TypeError, r"a DecoderOnlyTransformer, got a BERT$")]
+    if export in (to_ctranslate2, to_transformers):  # which name layers and tokens
+        refused += [
+            (gpt2, TypeError, "itself, got a GPT2; `save_pretrained` of a pub"),
+            (exchanged, ValueError, r"layers\.1\.self_attention\.window is not what the"),
+            (writer, ValueError, "text is a PublishedTokenizer, expected a tokenizer of"),
+        ]
+    for model, error, message in refused:
+        with pytest.raises(error, match=message):
+            export(model, tmp_path / "engine")
     assert [*tmp_path.iterdir()] == []
-
-
-@each_engine
-def test_what_is_no_model_that_writes_is_refused(export, tmp_path):
-    bert = mt.models.BERT(mt.models.BERTConfig(**SIZES, d_ff=20))
-    with pytest.raises(TypeError, match=r"a DecoderOnlyTransformer, got a BERT$"):
-        export(bert, tmp_path / "engine")
-
-
-@each_by_layers
-def test_published_models_are_refused_where_layers_have_names(export, tmp_path):
-    gpt2 = mt.models.GPT2(mt.models.GPT2Config(**SIZES))
-    with pytest.raises(TypeError, match="itself, got a GPT2; `save_pretrained` of a pub"):
-        export(gpt2, tmp_path / "engine")
-
-
-@each_by_layers
-def test_part_that_somebody_exchanged_is_refused(export, tmp_path):
-    model = causal(norm_first=True)
-    model.decoder.layers[1].self_attention.window = 3
-    with pytest.raises(ValueError, match=r"layers\.1\.self_attention\.window is not what the"):
-        export(model, tmp_path / "engine")
 
 
 @pytest.mark.parametrize("export", [ONNX, TORCH])

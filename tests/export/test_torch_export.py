@@ -4,11 +4,17 @@ import pytest
 import torch
 from configurations import MODELS, SRC_IDS, TGT_IDS, first_of, small
 from graphs_law import assert_same_logits, assert_same_texts, logits_in_chunks, written
-from helpers import PAIRS, assert_same, decoder_only_model, small_model
+from helpers import (
+    PAIRS,
+    PUBLISHED,
+    assert_same,
+    decoder_only_model,
+    each_published,
+    small_model,
+)
 from torch.torch_version import TorchVersion
 
 import minitransformer as mt
-from minitransformer import models
 from minitransformer.export import to_torch
 from minitransformer.export.torch_export import GRAPHS, programs
 
@@ -37,12 +43,7 @@ def test_graphs_compute_the_same_before_they_are_traced(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    first_of(
-        "all at once", "all at once, causal", "learned positions", "learned positions, causal"
-    ),
-)
+@pytest.mark.parametrize("name", TRACED)
 def test_traced_programs_compute_the_same(name):
     model = small(name)
     run = runner(model)
@@ -64,33 +65,9 @@ def test_norms_of_queries_and_keys_are_in_the_graphs(name):
     assert_same_logits(untraced(model), model, [[2, 1, 3]])
 
 
-SIZES = {"vocab_size": 31, "d_model": 12, "num_heads": 3, "num_layers": 2, "d_ff": 20}
-TWO_STACKS = {
-    "vocab_size": 31,
-    "d_model": 12,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 2,
-    "encoder_num_heads": 3,
-    "decoder_num_heads": 2,
-    "encoder_d_ff": 20,
-    "decoder_d_ff": 16,
-    "pad_id": 0,
-}
-OF_T5 = {"vocab_size": 31, "d_model": 12, "d_k": 5, "num_heads": 3, "d_ff": 20}
-PUBLISHED = {
-    "T5": (models.T5, models.T5Config, OF_T5 | {"num_encoder_layers": 2}),
-    "GPT2": (models.GPT2, models.GPT2Config, SIZES | {"max_len": 16}),
-    "Llama": (models.Llama, models.LlamaConfig, SIZES | {"num_kv_heads": 1, "max_len": 16}),
-    "Qwen3": (models.Llama, models.Qwen3Config, SIZES | {"num_kv_heads": 1, "d_k": 6}),
-    "Marian": (models.Marian, models.MarianConfig, TWO_STACKS | {"start_id": 0}),
-    "BART": (models.BART, models.BARTConfig, TWO_STACKS),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_graphs_of_published_models_compute_the_same(name):
-    kind, config, settings = PUBLISHED[name]
-    model = kind(config(**settings)).eval()
+@each_published
+def test_graphs_of_published_models_compute_the_same(kind, config):
+    model = kind(config).eval()
     ids = TGT_IDS.where(TGT_IDS != 0, 3)  # 0 is a token where nothing is padding
     assert_same_logits(untraced(model), model, ids=ids)
 
@@ -98,8 +75,8 @@ def test_graphs_of_published_models_compute_the_same(name):
 @pytest.mark.slow
 @pytest.mark.everything
 def test_program_of_a_published_model_computes_the_same():
-    kind, config, settings = PUBLISHED["T5"]
-    model = kind(config(**settings)).eval()
+    kind, config = PUBLISHED["T5"]
+    model = kind(config).eval()
     assert_same_logits(runner(model), model, ids=TGT_IDS.where(TGT_IDS != 0, 3))
 
 

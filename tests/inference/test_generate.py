@@ -13,6 +13,7 @@ from helpers import (
     each_kind,
     each_model,
     model_and_ids,
+    refuses,
     small_model,
 )
 
@@ -29,12 +30,6 @@ from minitransformer.inspection.record import evaluating
 
 WAYS = [{}, {"temperature": 1.0}, {"num_beams": 3}]
 each_way = pytest.mark.parametrize("options", WAYS, ids=["greedy", "drawn", "beams"])
-
-
-@pytest.fixture
-def copier(trained):
-    """A model that has learned to write letters backwards, and its sources."""
-    return trained.model.eval(), pad_rows([example.src for example in trained.examples])
 
 
 # --- greedy decoding
@@ -66,18 +61,9 @@ def test_greedy_decoding_equals_a_loop_without_cache(changes, kind, max_new_toke
     assert torch.equal(generate(model, more_padding, max_new_tokens=max_new_tokens), expected)
 
 
-@pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 9])
-def test_rows_end_at_different_steps(copier, max_new_tokens):
-    model, src_ids = copier
-    found = generate(model, src_ids, max_new_tokens=max_new_tokens)
-    assert torch.equal(found, loop(model, src_ids, max_new_tokens))
-    assert found.dtype == torch.int64
-    lengths = (found != 0).sum(1).unique().tolist()
-    assert lengths == sorted(range(min(2, max_new_tokens), min(5, max_new_tokens) + 1))
-
-
-def test_rows_that_have_ended_are_not_computed_any_more(copier, monkeypatch):
-    model, src_ids = copier
+def test_rows_end_at_different_steps_and_are_then_not_computed_any_more(trained, monkeypatch):
+    """Of 1, 2, 3 and 4 letters, written backwards, there are 3, 3, 2 and 2 texts."""
+    model, src_ids = trained.model.eval(), pad_rows([e.src for e in trained.examples])
     sizes = []
 
     class Counted(CachedDecoding):
@@ -87,9 +73,11 @@ def test_rows_that_have_ended_are_not_computed_any_more(copier, monkeypatch):
 
     module = sys.modules["minitransformer.inference.generate"]
     monkeypatch.setattr(module, "CachedDecoding", Counted)
-    generate(model, src_ids, max_new_tokens=9)
-    # Of 1, 2, 3 and 4 letters there are 3, 3, 2 and 2 texts.
+    found = generate(model, src_ids, max_new_tokens=9)
+    assert torch.equal(found, loop(model, src_ids, 9))
+    assert (found != 0).sum(1).unique().tolist() == [2, 3, 4, 5]
     assert sizes == [10, 10, 7, 4, 2]
+    assert torch.equal(generate(model, src_ids, max_new_tokens=2), found[:, :2])
 
 
 @torch.no_grad()
@@ -187,33 +175,22 @@ def test_draws_follow_the_distribution():
     assert ((counts / num_rows - expected).abs() <= 4 * spread).all()
 
 
-def test_generator_decides_the_draw_and_the_global_state_stays():
-    model, before = decoder_only_model(), torch.get_rng_state()
-    first, again, other = (
-        generate(
-            model,
-            PROMPTS,
-            max_new_tokens=8,
-            temperature=1.0,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        for seed in (5, 5, 6)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @each_kind
-def test_several_samples_of_a_row_are_those_of_the_row_taken_several_times(kind):
-    model, ids = model_and_ids(kind)
+def test_the_generator_decides_and_several_samples_are_those_of_repeated_rows(kind):
+    (model, ids), before = model_and_ids(kind), torch.get_rng_state()
     options = {"max_new_tokens": 8, "temperature": 1.0, "stop_ids": list(range(2, 9))}
-    samples, repeated = (
-        generate(model, rows, generator=torch.Generator().manual_seed(5), **options, **more)
-        for rows, more in ((ids, {"num_samples": 3}), (ids.repeat_interleave(3, 0), {}))
+    samples, repeated, other = (
+        generate(model, rows, generator=torch.Generator().manual_seed(seed), **options, **more)
+        for seed, rows, more in (
+            (5, ids, {"num_samples": 3}),
+            (5, ids.repeat_interleave(3, 0), {}),
+            (6, ids, {"num_samples": 3}),
+        )
     )
     assert torch.equal(samples, repeated)
+    assert not torch.equal(samples, other)
     assert len(samples.unique(dim=0)) > len(ids)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 COLD = [{"temperature": temperature} for temperature in (1e-9, 1e-40, 1e-320)]
@@ -281,66 +258,56 @@ def test_with_a_table_its_end_is_the_end(scheme):
 
 # --- bad input
 
-BEAMS, DRAWN = {"num_beams": 2}, {"temperature": 1.0}
+
+def options(**changes):
+    return lambda: generate(small_model(), SRC_IDS, **({"max_new_tokens": 6} | changes))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1 and finite, got 0"),
-        ({"max_new_tokens": float("inf")}, "max_new_tokens .* finite, got inf"),
-        ({"max_new_tokens": 17}, "1 tokens and max_new_tokens=17 take 17 positions.* max_len=16"),
-        ({"max_new_tokens": None, "min_new_tokens": 17}, "max_new_tokens=17 take 17 positions"),
-        ({"min_new_tokens": 0}, "min_new_tokens must be at least 1 and finite, got 0"),
-        ({"min_new_tokens": 7}, "max_new_tokens must be at least 7 and finite, got 6"),
-        ({"min_new_tokens": 2, "stop_ids": range(1, 31)}, "stop_ids forbade every token"),
-        (BEAMS | {"min_new_tokens": 2, "stop_ids": range(1, 31)}, "every token was forbidden"),
-        ({"num_beams": 0}, "num_beams must be at least 1 and finite, got 0"),
-        (BEAMS | {"length_penalty": -0.1}, r"length_penalty must .* got -0\.1"),
-        (BEAMS | {"length_penalty": float("inf")}, "length_penalty .* finite, got inf"),
-        (BEAMS | DRAWN, r"num_beams=2 needs temperature 0, got 1\.0"),
-        ({"temperature": -1.0}, r"temperature must be at least 0 .* got -1\.0"),
-        ({"temperature": float("nan")}, "temperature must be at least 0 .* got nan"),
-        ({"temperature": float("inf")}, "temperature .* finite, got inf"),
-        ({"num_samples": 2}, "num_samples=2 needs a temperature above 0, got 0"),
-        ({"top_k": 3}, "top_k=3 needs a temperature above 0, got 0"),
-        ({"top_p": 0.9}, r"top_p=0\.9 needs a temperature above 0, got 0"),
-        ({"min_p": 0.1}, r"min_p=0\.1 needs a temperature above 0, got 0"),
-        (DRAWN | {"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"stop_ids": [2, 31]}, "stop_ids must lie between 0 and 30, got 31"),
-        ({"bos_id": 31}, "id 31 lies outside the vocabulary of 31 tokens"),
-    ],
-    ids=str,
+def ids(kind, tensor):
+    return lambda: generate(model_and_ids(kind)[0], tensor)
+
+
+INFINITE, ALL = float("inf"), range(1, 31)
+test_what_does_not_fit_is_refused = refuses(
+    ("max_new_tokens must be at least 1 and finite, got 0", options(max_new_tokens=0)),
+    ("max_new_tokens .* finite, got inf", options(max_new_tokens=INFINITE)),
+    ("max_new_tokens=17 take 17 positions.* max_len=16", options(max_new_tokens=17)),
+    ("=17 take 17 positions", options(max_new_tokens=None, min_new_tokens=17)),
+    ("min_new_tokens must be at least 1 and finite, got 0", options(min_new_tokens=0)),
+    ("max_new_tokens must be at least 7 and finite, got 6", options(min_new_tokens=7)),
+    ("stop_ids forbade every token", options(min_new_tokens=2, stop_ids=ALL)),
+    ("every token was forbidden", options(num_beams=2, min_new_tokens=2, stop_ids=ALL)),
+    ("num_beams must be at least 1 and finite, got 0", options(num_beams=0)),
+    (r"length_penalty must .* got -0\.1", options(num_beams=2, length_penalty=-0.1)),
+    ("length_penalty .* finite, got inf", options(num_beams=2, length_penalty=INFINITE)),
+    (r"num_beams=2 needs temperature 0, got 1\.0", options(num_beams=2, temperature=1.0)),
+    (r"temperature must be at least 0 .* got -1\.0", options(temperature=-1.0)),
+    ("temperature must be at least 0 .* got nan", options(temperature=float("nan"))),
+    ("temperature .* finite, got inf", options(temperature=INFINITE)),
+    ("num_samples=2 needs a temperature above 0, got 0", options(num_samples=2)),
+    ("top_k=3 needs a temperature above 0, got 0", options(top_k=3)),
+    (r"top_p=0\.9 needs a temperature above 0, got 0", options(top_p=0.9)),
+    (r"min_p=0\.1 needs a temperature above 0, got 0", options(min_p=0.1)),
+    ("top_k must be at least 1, got 0", options(temperature=1.0, top_k=0)),
+    ("stop_ids must lie between 0 and 30, got 31", options(stop_ids=[2, 31])),
+    ("id 31 lies outside the vocabulary of 31 tokens", options(bos_id=31)),
+    (r"^ids must have shape \(b, length\).* got \(0, 5\)", ids("texts", PROMPTS[:0])),
+    (r"^ids must have shape \(b, length\).* got \(5,\)", ids("texts", PROMPTS[0])),
+    ("at least 1 token, got one with 0", ids("texts", torch.zeros(1, 3).long())),
+    ("20 tokens and .*=1 take 20 positions", ids("texts", PROMPTS.repeat(1, 4)[:1])),
+    (r"int32 or int64, got torch\.float32", ids("texts", PROMPTS.float()), TypeError),
+    ("ids must be of type Tensor, got str", ids("texts", "a"), TypeError),
+    (r"src_ids must have shape .* got \(0, 7\)", ids("pairs", SRC_IDS[:0])),
+    (r"src_ids must have shape .* got \(7,\)", ids("pairs", SRC_IDS[0])),
+    ("21 positions is longer than max_len", ids("pairs", SRC_IDS[:, :3].repeat(1, 7))),
+    (r"int32 or int64, got torch\.float32", ids("pairs", SRC_IDS.float()), TypeError),
 )
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        generate(small_model(), SRC_IDS, **({"max_new_tokens": 6} | options))
 
 
-@pytest.mark.parametrize(
-    ("kind", "ids", "error", "message"),
-    [
-        ("texts", PROMPTS[:0], ValueError, r"ids must have shape \(b, length\).* got \(0, 5\)"),
-        ("texts", PROMPTS[0], ValueError, r"ids must have shape \(b, length\).* got \(5,\)"),
-        ("texts", torch.zeros(1, 3).long(), ValueError, "at least 1 token, got one with 0"),
-        ("texts", PROMPTS.repeat(1, 4)[:1], ValueError, "20 tokens and .*=1 take 20 positions"),
-        ("texts", PROMPTS.float(), TypeError, r"int32 or int64, got torch\.float32"),
-        ("texts", "a", TypeError, "ids must be of type Tensor, got str"),
-        ("pairs", SRC_IDS[:0], ValueError, r"src_ids must have shape \(b, length\).* got \(0, 7\)"),
-        ("pairs", SRC_IDS[0], ValueError, r"src_ids must have shape \(b, length\).* got \(7,\)"),
-        ("pairs", SRC_IDS[:, :3].repeat(1, 7), ValueError, "21 positions is longer than max_len"),
-        ("pairs", SRC_IDS.float(), TypeError, r"int32 or int64, got torch\.float32"),
-    ],
-)
-def test_ids_that_do_not_fit_are_refused(kind, ids, error, message):
-    with pytest.raises(error, match=message):
-        generate(model_and_ids(kind)[0], ids)
+HOLES = [[[0, 0, 5, 6], [4, 3, 5, 6]], [[0, 5], [4, 6]], [[5, 0, 6, 7]]]
 
 
-HOLES = {"left": [[0, 0, 5, 6], [4, 3, 5, 6]], "one": [[0, 5], [4, 6]], "inside": [[5, 0, 6, 7]]}
-
-
-@pytest.mark.parametrize("rows", HOLES.values(), ids=HOLES.keys())
+@pytest.mark.parametrize("rows", HOLES, ids=["left", "one", "inside"])
 def test_padding_before_a_token_is_refused_everywhere(rows):
     ids = torch.tensor(rows)
     right = ids.masked_fill(ids == 0, 9)

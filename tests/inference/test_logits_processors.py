@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers import PROMPTS, assert_same, each_kind, model_and_ids, randn, shaken
+from helpers import PROMPTS, assert_same, each_kind, model_and_ids, randn, refuses, shaken
 from transformers import LogitsProcessorList
 from transformers.generation import (
     NoRepeatNGramLogitsProcessor,
@@ -43,18 +43,12 @@ def test_repetition_penalty_is_that_of_transformers(penalty, start):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 18, 19, 20, 25])
-def test_ngrams_are_those_of_transformers(size):
+def test_ngrams_and_suppressed_tokens_are_those_of_transformers(size):
     ours = no_repeat_ngrams(IDS, LOGITS, size)
     assert torch.equal(ours, NoRepeatNGramLogitsProcessor(size)(IDS, LOGITS))
     assert (ours == -torch.inf).any() == (size < 4)
-
-
-def test_runs_that_overlap_themselves_count():
-    ids, logits = torch.tensor([[5, 5, 5]]), torch.zeros(1, 7)
-    assert no_repeat_ngrams(ids, logits, 3)[0].tolist() == [0, 0, 0, 0, 0, -torch.inf, 0]
-
-
-def test_suppressed_tokens_are_those_of_transformers():
+    overlapping = no_repeat_ngrams(torch.tensor([[5, 5, 5]]), torch.zeros(1, 7), 3)
+    assert overlapping[0].tolist() == [0, 0, 0, 0, 0, -torch.inf, 0]
     theirs = SuppressTokensLogitsProcessor([2, 9])
     assert torch.equal(suppress_tokens(IDS, LOGITS, [2, 9]), theirs(IDS, LOGITS))
     assert torch.equal(suppress_tokens(IDS, LOGITS, []), LOGITS)
@@ -81,11 +75,10 @@ def test_type_of_the_scores_stays_and_they_are_not_changed(dtype):
     assert torch.equal(logits, LOGITS.to(dtype))
 
 
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match=r"penalty must be above 0, got 0\.0"):
-        repetition_penalty(IDS, LOGITS, 0.0)
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        no_repeat_ngrams(IDS, LOGITS, 0)
+test_bad_settings_are_refused = refuses(
+    (r"penalty must be above 0, got 0\.0", lambda: repetition_penalty(IDS, LOGITS, 0.0)),
+    ("size must be at least 1, got 0", lambda: no_repeat_ngrams(IDS, LOGITS, 0)),
+)
 
 
 # --- in every way of decoding
@@ -137,11 +130,18 @@ def test_no_run_comes_twice_and_what_is_forbidden_never(kind, options):
     assert not any(repeats(rows))
     assert not torch.isin(rows, torch.tensor([3, 7])).any()
     assert any(repeats(generated(kind, [], **options)))
+    with pytest.raises(ValueError, match="every token"):
+        generated(kind, [partial(suppress_tokens, tokens=range(31))], **options)
+    theirs = LogitsProcessorList([NoRepeatNGramLogitsProcessor(2)])
+    ours = generated(kind, rules[:1], **options)
+    assert torch.equal(generated(kind, [theirs], **options), ours)
 
 
 @each_way
 def test_rules_see_the_text_so_far(options):
     seen = []
+    generated("pairs", [lambda ids, logits: seen.append(ids) or logits], bos_id=6, max_new_tokens=1)
+    assert seen.pop().tolist() == [[6], [6]]
 
     def look(ids, logits):
         seen.append(ids.clone())
@@ -157,20 +157,6 @@ def test_rules_see_the_text_so_far(options):
         assert (*prompt, *row[:-1]) in beginnings
 
 
-def test_targets_begin_with_their_begin_token():
-    seen = []
-    generated("pairs", [lambda ids, logits: seen.append(ids) or logits], bos_id=6, max_new_tokens=1)
-    assert seen[0].tolist() == [[6], [6]]
-
-
-@each_way
-def test_processors_of_transformers_can_be_passed(options):
-    theirs = [RepetitionPenaltyLogitsProcessor(1.5), NoRepeatNGramLogitsProcessor(2)]
-    expected = generated("texts", [RULES[0], RULES[2]], **options)
-    assert torch.equal(generated("texts", theirs, **options), expected)
-    assert torch.equal(generated("texts", [LogitsProcessorList(theirs)], **options), expected)
-
-
 @each_way
 def test_padding_is_never_chosen_and_the_end_not_too_early(options):
     def praise(ids, logits):
@@ -179,12 +165,6 @@ def test_padding_is_never_chosen_and_the_end_not_too_early(options):
     rows = generated("texts", [praise], min_new_tokens=4, **options)
     assert rows[:, 3].tolist() == [2, 2, 2, 2]
     assert not ((rows[:, :3] == 0) | (rows[:, :3] == 2)).any()
-
-
-@each_way
-def test_a_text_without_a_next_token_is_an_error(options):
-    with pytest.raises(ValueError, match="every token"):
-        generated("texts", [partial(suppress_tokens, tokens=range(31))], **options)
 
 
 def test_a_beginning_without_a_next_token_ends_and_the_others_go_on():

@@ -58,33 +58,23 @@ def test_the_word_causal_is_the_causal_mask(attend, q, k):
 
 
 @each(FUNCTIONS)
-def test_causal_with_more_queries_than_keys_is_refused(attend):
+def test_what_is_no_mask_is_refused(attend):
     with pytest.raises(ValueError, match="must not exceed num_keys, got 7 queries, 5 keys"):
         attend(*inputs(7, 5), "causal")
-
-
-@each(FUNCTIONS)
-@pytest.mark.parametrize(
-    ("mask", "error"), [("casual", ValueError), (True, TypeError), (causal_rule, TypeError)]
-)
-def test_what_is_no_mask_is_refused(attend, mask, error):
-    with pytest.raises(error, match=r"mask must be a boolean tensor.* or 'causal', got"):
-        attend(*inputs(5, 5), mask)
+    for mask, error in (("casual", ValueError), (True, TypeError), (causal_rule, TypeError)):
+        with pytest.raises(error, match=r"mask must be a boolean tensor.* or 'causal', got"):
+            attend(*inputs(5, 5), mask)
 
 
 @each(FUNCTIONS | UNMASKED | MODULES)
-@pytest.mark.parametrize("shape", [(), (E,)])
-def test_one_axis_is_refused_with_its_shape(attend, shape):
-    x = torch.zeros(shape)
-    with pytest.raises(ValueError, match=r"must have at least 2 axes.* got shape \((4,)?\)"):
-        attend(x, x, x)
-
-
-@each(FUNCTIONS | UNMASKED)
-def test_integers_are_refused(attend):
+def test_one_axis_and_integers_are_refused(attend):
+    for x in (torch.zeros(()), torch.zeros(E)):
+        with pytest.raises(ValueError, match=r"at least 2 axes.* got shape \((4,)?\)"):
+            attend(x, x, x)
     query, key, value = inputs(5, 5)
-    with pytest.raises(TypeError, match=r"key must be floating point, got torch.int64"):
-        attend(query, key.long(), value)
+    if attend not in MODULES.values():
+        with pytest.raises(TypeError, match=r"key must be floating point, got torch.int64"):
+            attend(query, key.long(), value)
 
 
 # --- in half the precision

@@ -51,12 +51,10 @@ def test_functions_equal_torch_in_other_dtypes(dtype, size):
         assert_same(*gradients, 10 * tolerance)
 
 
-@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
-def test_new_norm_changes_no_scale_and_positions_do_not_mix(kind):
-    norm, x = kind(12), randn(2, 5, 12)
-    assert norm.weight.eq(1).all()
-    assert kind is RMSNorm or norm.bias.eq(0).all()
-    assert_same(norm(x)[0, 3], norm(x[0, 3]))
+def test_new_norm_changes_no_scale():
+    assert LayerNorm(12).weight.eq(1).all()
+    assert LayerNorm(12).bias.eq(0).all()
+    assert RMSNorm(12).weight.eq(1).all()
 
 
 # --- dropout
@@ -93,15 +91,12 @@ def test_shape_and_dtype_stay_and_gradients_reach_what_was_kept(shape, dtype):
     assert torch.equal(x.grad, y)
 
 
-def test_the_seed_decides():
+def test_the_seed_decides_and_at_zero_or_in_evaluation_nothing_at_one_all_is_dropped():
     torch.manual_seed(3)
     first, second = (Dropout(0.5)(torch.ones(50)) for _ in range(2))
     torch.manual_seed(3)
     assert torch.equal(Dropout(0.5)(torch.ones(50)), first)
     assert not torch.equal(first, second)
-
-
-def test_dropout_does_nothing_at_zero_or_in_evaluation_and_drops_all_at_one():
     x = randn(3, 7)
     assert Dropout(0.0)(x) is x
     assert Dropout(0.5).eval()(x) is x
@@ -131,17 +126,13 @@ def test_dropout_can_be_transformed(name):
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_residual_connection_has_its_order(norm_first):
+def test_residual_connection_has_its_order_and_drops_what_is_added(norm_first):
     residual = shaken(ResidualConnection(12, norm_first=norm_first))
     sublayer, x = nn.Linear(12, 12), randn(2, 5, 12)
     norm = torch_norm(residual.norm)
     expected = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
     assert_same(residual(x, sublayer), expected)
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_dropout_zeroes_what_the_sublayer_adds_but_never_x(norm_first):
-    residual, x = ResidualConnection(12, dropout=0.5, norm_first=norm_first), randn(2, 5, 12)
+    residual = ResidualConnection(12, dropout=0.5, norm_first=norm_first)
     norm, residual.norm = residual.norm, nn.Identity()
     torch.manual_seed(0)
     added = residual(x, lambda x: torch.full_like(x, 3.0)) - x

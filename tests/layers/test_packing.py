@@ -8,6 +8,7 @@ from helpers import (
     TGT_IDS,
     assert_same,
     decoder_only_model,
+    each_published,
     randn,
     shaken,
     small_model,
@@ -16,18 +17,6 @@ from torch import nn
 
 from minitransformer import FeedForward, label_smoothing_loss, next_token_loss
 from minitransformer.layers.packing import PACKABLE, Packing
-from minitransformer.models import (
-    BART,
-    GPT2,
-    T5,
-    BARTConfig,
-    GPT2Config,
-    Llama,
-    Marian,
-    MarianConfig,
-    Qwen3Config,
-    T5Config,
-)
 from minitransformer.models.lora import add_lora
 
 TARGETS = torch.tensor([[30, 6, 19, 12, 2], [7, 25, 2, 0, 0]])
@@ -36,16 +25,6 @@ GAPS = {
     "a target left out": TARGETS.masked_fill(TARGETS == 6, 0),
     "a row without targets": TARGETS * torch.tensor([[0], [1]]),
     "almost no padding": torch.tensor([[30, 6, 19, 12, 2], [7, 25, 4, 2, 0]]),
-}
-SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
-SIDES = {"encoder_num_heads": 3, "decoder_num_heads": 2, "encoder_d_ff": 20, "decoder_d_ff": 16}
-SIDES |= {"d_model": 12, "num_encoder_layers": 1, "num_decoder_layers": 2, "pad_id": 0}
-PUBLISHED = {
-    "T5": (T5, T5Config, SMALL | {"d_k": 5, "num_encoder_layers": 2, "dropout": 0.0}),
-    "Marian": (Marian, MarianConfig, SIDES | {"start_id": 0, "dropout": 0.0}),
-    "BART": (BART, BARTConfig, SIDES | {"dropout": 0.0}),
-    "GPT-2": (GPT2, GPT2Config, SMALL | {"num_layers": 2, "dropout": 0.0}),
-    "Qwen 3": (Llama, Qwen3Config, SMALL | {"num_kv_heads": 1, "num_layers": 2}),
 }
 each_model = pytest.mark.parametrize("new_model", [small_model, decoder_only_model])
 
@@ -113,9 +92,9 @@ def test_packed_is_padded(new_model, changes, targets):
     assert_loss_is_of_the_logits(model, targets, smoothing=0.0)
 
 
-@pytest.mark.parametrize(("kind", "config", "sizes"), PUBLISHED.values(), ids=PUBLISHED.keys())
-def test_packed_is_padded_in_published_models(kind, config, sizes):
-    model = shaken(kind(config(vocab_size=31, **sizes)))
+@each_published
+def test_packed_is_padded_in_published_models(kind, config):
+    model = shaken(kind(config))
     assert_loss_is_of_the_logits(model)
     layer = model.decoder.layers[0]
     assert shapes_in_training(model, layer) == [(8, 12)]
@@ -259,6 +238,7 @@ def test_a_new_layer_may_say_that_it_treats_positions_alone(monkeypatch):
     assert_loss_is_of_the_logits(model)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
 @each_model
 def test_a_compiled_model_computes_its_loss_by_what_was_compiled(new_model):

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from helpers import assert_same, copying_trainer
+from helpers import assert_same, copying_trainer, refuses
 from many import (
     LIMIT,
     NEEDS_FSDP,
@@ -200,13 +200,29 @@ def test_group_is_let_go_of_after_the_engine():
 # --- errors
 
 
-@pytest.mark.parametrize(
-    ("parts", "count", "numbers"), [(2, 4, [1, 2]), (4, 3, [1, 2, 4]), (6, 4, [1, 2, 3, 6])]
+def parallel(how, **settings):
+    def call():
+        with join_processes() as processes:
+            ParallelTrainer(copying_trainer(**settings), processes, **how)
+
+    return call
+
+
+test_what_does_not_go_together_is_refused = refuses(
+    (r"in 2 parts, which 4 processes cannot .*; start one of \[1, 2\]", lambda: check_parts(2, 4)),
+    (r"in 4 parts, which 3 processes cannot .*; start one of \[1", lambda: check_parts(4, 3)),
+    (r"in 6 parts, which 4 processes cannot .*; start one of \[1", lambda: check_parts(6, 4)),
+    (
+        "parts must be the trainer's gradient_accumulation_steps=3, got 4",
+        parallel({"parts": 4}, gradient_accumulation_steps=3),
+    ),
+    (
+        "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'",
+        parallel({"engine": "fsdp"}, optimizer="muon"),
+    ),
+    ("engine must be .* got 'mpi'", parallel({"engine": "mpi"})),
+    ("limit must be above 0 seconds, got 0", lambda: join_processes(time_limit=0).__enter__()),
 )
-def test_wrong_number_of_processes_is_refused(parts, count, numbers):
-    message = rf"in {parts} parts, which {count} processes cannot .*; start one of \[{numbers[0]}"
-    with pytest.raises(ValueError, match=message):
-        check_parts(parts, count)
 
 
 def differing_trainers():
@@ -238,27 +254,6 @@ def test_processes_with_different_trainers():
         assert "steps=7" in message
 
 
-@pytest.mark.parametrize(
-    ("settings", "how", "message"),
-    [
-        (
-            {"gradient_accumulation_steps": 3},
-            {"parts": 4},
-            "parts must be the trainer's gradient_accumulation_steps=3, got 4",
-        ),
-        (
-            {"optimizer": "muon"},
-            {"engine": "fsdp"},
-            "optimizer='muon' needs whole matrices, .* engine='fsdp' .*; take engine='ddp'",
-        ),
-        ({}, {"engine": "mpi"}, "engine must be .* got 'mpi'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(settings, how, message):
-    with join_processes() as processes, pytest.raises(ValueError, match=message):
-        ParallelTrainer(copying_trainer(**settings), processes, **how)
-
-
 def test_pytorch_too_old_or_without_its_engine_is_told(monkeypatch):
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1"))
     message = "engine 'fsdp' needs PyTorch 2.6 or newer, got 2.5.1; engine 'ddp' does not"
@@ -267,8 +262,3 @@ def test_pytorch_too_old_or_without_its_engine_is_told(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     with pytest.raises(ImportError, match=r"built here without torch\.distributed"):
         join_processes().__enter__()
-
-
-def test_time_limit_must_be_positive():
-    with pytest.raises(ValueError, match="time_limit must be above 0 seconds, got 0"):
-        join_processes(time_limit=0).__enter__()

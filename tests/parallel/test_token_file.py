@@ -48,13 +48,12 @@ def test_numbers_are_as_small_as_the_vocabulary_allows(tmp_path, vocab_size, siz
     assert TokenFile(tmp_path / "tokens").tokens.tolist() == [1, vocab_size - 1, 2]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 5])
-def test_batches_are_those_of_the_texts(folder, epoch):
+def test_batches_are_those_of_the_texts(folder):
     plain, trainer = letters_trainer(), file_trainer(folder)
-    expected, batches = plain.epoch(epoch), trainer.epoch(epoch)
-    assert len(batches) == len(expected) > 2
-    for found, batch in zip(batches[1:], expected[1:], strict=True):
-        assert torch.equal(found, batch)
+    for epoch in (0, 1, 5):
+        expected, batches = plain.epoch(epoch), trainer.epoch(epoch)
+        assert len(batches) == len(expected) > 2
+        assert all(map(torch.equal, batches, expected))
 
 
 @pytest.mark.slow

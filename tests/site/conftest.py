@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
+from printed import SYSTEM_S
+
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 PARSE = {"test_generated", "test_html"}  # the same pages, which they keep
-SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")  # the first is the quickest
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 
 

@@ -5,12 +5,10 @@ import re
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-import pytest
 from docutils import nodes
 
 import repository
 from cross_links import Book, Term, link_terms
-from pages import from_root, icon_codes
 from repository import ROOT
 from test_html import CHAPTERS, PAGES, SITE, each_chapter, each_page, soup
 
@@ -60,16 +58,13 @@ def test_page_describes_itself_and_has_a_card(page):
     assert canonical == repository.pages_url() + page
 
 
-def test_descriptions_differ():
-    assert len({content(page, name="description") for page in PAGES}) == len(PAGES)
-
-
-def test_sitemap_lists_every_page():
+def test_sitemap_lists_every_page_and_descriptions_differ():
     root = ElementTree.parse(SITE / "sitemap.xml").getroot()
     listed = {
         location.text.removeprefix(repository.pages_url()) for location in root.findall(".//{*}loc")
     }
     assert listed == {"" if page == "index.html" else page for page in PAGES}
+    assert len({content(page, name="description") for page in PAGES}) == len(PAGES)
 
 
 # --- bibliography and glossary ---------------------------------------------------------------
@@ -138,24 +133,3 @@ def test_chapters_name_the_modules_that_they_build():
         text = soup(SITE / f"{page}.html").select_one(".end-of-chapter").get_text()
         names = [module.removeprefix("minitransformer.") for module in modules]
         assert [name for name in names if f"Built here: {name}." not in text] == []
-
-
-# --- small parts -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('<a href="a.html">', '<a href="/book/a.html">'),
-        ('<html data-content_root="./">', '<html data-content_root="/book/./">'),
-        ('<a href="#b">', '<a href="#b">'),
-        ('<a href="https://c.org">', '<a href="https://c.org">'),
-    ],
-)
-def test_addresses_of_the_404_page_begin_at_the_root(before, after):
-    assert from_root(before, "/book/") == after
-
-
-def test_icons_are_read_from_the_style_sheet():
-    style = r'a{b:c}.fa-bars:before,.fa-navicon:before{content:"\f0c9"}.x:before{content:"\201c"}'
-    assert icon_codes(style) == {"fa-bars": 0xF0C9, "fa-navicon": 0xF0C9}

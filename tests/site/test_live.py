@@ -216,13 +216,17 @@ MESSAGES = {
 
 
 @each_model
-def test_what_cannot_be_translated_is_explained(page, name):
+def test_what_cannot_be_translated_is_explained_and_the_longest_is(page, name):
     choose(page, name)
     for text, message in MESSAGES[name].items():
         page.get_by_label(LABEL).fill(text)
         page.get_by_role("button", name="Translate").click()
         expect(page.get_by_role("status")).to_contain_text(message, **ANSWER)
         assert page.locator("#live-result").is_hidden()
+    longest = translator(name).model.config.max_len - 1  # and the end
+    page.get_by_label(LABEL).fill({"number_words": "one ", "grammar": "dog "}[name] * longest)
+    page.get_by_role("button", name="One token").click()
+    expect(page.get_by_role("status")).to_contain_text("Token 1 is", **ANSWER)
 
 
 @each_model
@@ -236,15 +240,6 @@ def test_every_word_that_the_model_knows_is_listed(page, name, requests):
     assert [url for url in requests if url.endswith((".onnx", ".wasm"))] == []
 
 
-@one_model
-def test_longest_text_is_that_of_the_model(page, name):
-    longest = translator(name).model.config.max_len - 1  # and the end
-    choose(page, name)
-    page.get_by_label(LABEL).fill({"number_words": "one ", "grammar": "dog "}[name] * longest)
-    page.get_by_role("button", name="One token").click()
-    expect(page.get_by_role("status")).to_contain_text("Token 1 is", **ANSWER)
-
-
 # --- the browser -----------------------------------------------------------------------------
 
 
@@ -256,23 +251,18 @@ def test_nothing_big_is_loaded_before_it_is_needed(page, requests):
     assert all(any(url.endswith(end) for url in requests) for end in heavy)
 
 
-@pytest.mark.parametrize("trouble", ["no WebAssembly", "could not be loaded"])
+@pytest.mark.parametrize("trouble", ["no WebAssembly", "could not be loaded", "no JavaScript"])
 def test_a_browser_that_cannot_run_the_model_says_so(browser, site, trouble):
-    with browser.new_context() as context:
+    with browser.new_context(java_script_enabled=trouble != "no JavaScript") as context:
         if trouble == "no WebAssembly":
             context.add_init_script("delete globalThis.WebAssembly")
         else:
             context.route("**/*.onnx", lambda route: route.abort())
         page = context.new_page()
         page.goto(f"{site}/{LIVE}")
-        page.get_by_role("button", name="Translate").click()
-        expect(page.get_by_role("status")).to_contain_text(trouble, **ANSWER)
+        if trouble == "no JavaScript":
+            assert page.locator("#live-form").is_hidden()
+        else:
+            page.get_by_role("button", name="Translate").click()
+            expect(page.get_by_role("status")).to_contain_text(trouble, **ANSWER)
         assert page.locator(".live-example img").first.is_visible()
-
-
-def test_without_javascript_there_is_a_picture(browser, site):
-    with browser.new_context(java_script_enabled=False) as context:
-        page = context.new_page()
-        page.goto(f"{site}/{LIVE}")
-        assert page.locator(".live-example img").first.is_visible()
-        assert page.locator("#live-form").is_hidden()

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
+from helpers import refuses
 
 from minitransformer import grammar_sentences
 from minitransformer.tasks.grammar import draw_sentence
@@ -21,6 +22,7 @@ from minitransformer.tasks.inflection import (
 from minitransformer.tokenization.words import split_words as words
 
 SIZES = {"train": 4000, "held_out": 200, "composition": 200, "deep": 200}
+SHE = pronoun(PRONOUNS[2], "nom")
 SUBORDINATORS = {"because", "although", "when", "while", "who", "whom", "that"}
 CHECKED = """
 She will know that I talk to them. | Sie wird wissen, dass ich mit ihnen spreche.
@@ -161,11 +163,6 @@ def test_sounds_and_commas(drawn):
         assert not re.search(r"[^,] (dass|weil|obwohl|während) ", pair.tgt), pair
 
 
-def test_relative_clause_needs_a_noun():
-    with pytest.raises(ValueError, match="a relative clause needs a noun, got the pronoun 'she'"):
-        relative_pronoun(pronoun(PRONOUNS[2], "nom"), "nom")
-
-
 # --- splits
 
 
@@ -235,8 +232,9 @@ def test_only_deep_sentences_have_a_clause_in_a_clause_in_a_clause(splits):
         assert sorted(drawn) == list(range(max_depth + 1))
 
 
-@pytest.mark.parametrize(("num_train", "num_held_out"), [(0, 5), (10, 0), (-1, 5)])
-def test_impossible_sizes_are_refused(num_train, num_held_out):
-    message = f"must be at least 1, got {min(num_train, num_held_out)}"
-    with pytest.raises(ValueError, match=message):
-        grammar_sentences(num_train=num_train, num_held_out=num_held_out)
+test_what_cannot_be_is_refused = refuses(
+    ("needs a noun, got the pronoun 'she'", lambda: relative_pronoun(SHE, "nom")),
+    ("must be at least 1, got 0", lambda: grammar_sentences(num_train=0, num_held_out=5)),
+    ("must be at least 1, got 0", lambda: grammar_sentences(num_train=10, num_held_out=0)),
+    ("must be at least 1, got -1", lambda: grammar_sentences(num_train=-1, num_held_out=5)),
+)

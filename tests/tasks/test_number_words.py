@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
+from helpers import refuses
 
 from minitransformer import number_in_words, number_words
 from minitransformer.tasks.number_words import HELD_OUT_PAIRS
@@ -91,7 +92,7 @@ def test_only_compositions_hold_a_held_out_pair_and_no_word_is_new(splits):
             assert set(pair.src.replace("-", " ").split()) <= seen
 
 
-def test_lengths_and_digits_in_training_are_uniform(numbers):
+def test_lengths_digits_and_millions_are_as_they_say(numbers):
     lengths = Counter(len(str(number)) for number in numbers["train"])
     assert sorted(lengths) == [1, 2, 3, 4, 5, 6, 7]
     assert lengths.pop(7) / 6000 == pytest.approx(0.05, abs=0.01)
@@ -99,21 +100,18 @@ def test_lengths_and_digits_in_training_are_uniform(numbers):
     last = Counter(number % 10 for number in numbers["train"] if 10**3 <= number < 10**6)
     for digit in range(10):  # the held-out pairs take a little from every digit but 0 and 9
         assert last[digit] / last.total() == pytest.approx(0.1, abs=0.02)
-
-
-def test_training_never_has_millions_and_thousands_in_one_number(numbers):
     millions = [number for number in numbers["train"] if number >= 10**6]
     assert {number // 10**6 for number in millions} == set(range(1, 10))
     assert all(number % 10**6 < 1000 for number in millions)
-    assert all(number % 10**6 >= 1000 for number in numbers["longer"])
-
-
-def test_numbers_to_test_on_are_as_long_as_they_say(numbers):
-    assert {len(str(number)) for number in numbers["longer"]} == {7}
+    assert all(10**6 <= n < 10**7 and n % 10**6 >= 1000 for n in numbers["longer"])
     for name in ("held_out", "composition"):
         lengths = Counter(len(str(number)) for number in numbers[name])
         assert set(lengths) == {3, 4, 5, 6}
         assert 0 < lengths[3] < min(lengths[4], lengths[5], lengths[6]) / 2
+    for share, options in ((0.0, {}), (0.4, {}), (0.4, {"with_thousands": True})):
+        pairs = number_words(3, num_train=2000, num_held_out=9, millions=share, **options)["train"]
+        found = sum("million" in pair.src for pair in pairs) / len(pairs)
+        assert found == pytest.approx(share, abs=0.06)
 
 
 def test_a_seed_gives_the_same_numbers_everywhere(splits, shown):
@@ -142,25 +140,11 @@ def test_thousands_after_millions_leave_what_is_tested(shown, splits):
         assert HELD_OUT_PAIRS.isdisjoint({number % 100, number // 1000 % 100})
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4])
-def test_share_of_millions(share):
-    for options in ({}, {"with_thousands": True}):
-        pairs = number_words(3, num_train=2000, num_held_out=9, millions=share, **options)["train"]
-        found = sum("million" in pair.src for pair in pairs) / len(pairs)
-        assert found == pytest.approx(share, abs=0.06)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: number_in_words(-7, "en"), "number must be at least 0, got -7"),
-        (lambda: number_in_words(7, "fr"), "language must be 'en' or 'de', got 'fr'"),
-        (lambda: number_words(num_train=0, num_held_out=5), "got 0 and 5"),
-        (lambda: number_words(num_train=10, num_held_out=2001), "got 10 and 2001"),
-        (lambda: number_words(millions=-0.1), "millions must be between 0 and 1, got -0.1"),
-        (lambda: number_words(millions=1.5), "millions must be between 0 and 1, got 1.5"),
-    ],
+test_what_cannot_be_is_refused = refuses(
+    ("number must be at least 0, got -7", lambda: number_in_words(-7, "en")),
+    ("language must be 'en' or 'de', got 'fr'", lambda: number_in_words(7, "fr")),
+    ("got 0 and 5", lambda: number_words(num_train=0, num_held_out=5)),
+    ("got 10 and 2001", lambda: number_words(num_train=10, num_held_out=2001)),
+    ("millions must be between 0 and 1, got -0.1", lambda: number_words(millions=-0.1)),
+    ("millions must be between 0 and 1, got 1.5", lambda: number_words(millions=1.5)),
 )
-def test_what_cannot_be_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -31,10 +31,7 @@ def sources_and_targets(tasks, name):
 def test_sources_say_their_task_and_held_out_ones_are_never_trained_on(tasks):
     assert tasks.keys() == PREFIXES.keys()
     for name, splits in tasks.items():
-        assert [(split, len(pairs)) for split, pairs in splits.items()] == [
-            ("train", 400),
-            ("held_out", 80),
-        ]
+        assert {split: len(p) for split, p in splits.items()} == {"train": 400, "held_out": 80}
         assert all(pair.src.startswith(PREFIXES[name]) for p in splits.values() for pair in p)
         held_out = {pair.src for pair in splits["held_out"]}
         assert len(held_out) == 80

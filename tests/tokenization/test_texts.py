@@ -28,7 +28,6 @@ PAIRS = [
     ("one", "eins 😀"),
 ]
 TEXTS = [text for pair in PAIRS for text in pair]
-each_continuing = pytest.mark.parametrize("kind", ["gpt2", "t5", "llama2"])
 
 
 def ours(kind):
@@ -90,6 +89,7 @@ def test_pairs_are_encoded_as_theirs(family):
         assert example.tgt[:-1] == read[0].tolist()
 
 
+@pytest.mark.slow
 def test_pairs_learned_by_heart_are_translated(family):
     translator, *_ = family
     settings = {"warmup_steps": 10, "peak_learning_rate": 5e-3, "label_smoothing": 0.0}
@@ -141,7 +141,7 @@ def test_a_text_ends_with_the_tokenizers_end_and_without_one_no_training_begins(
 # --- what follows
 
 
-@each_continuing
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "llama2"])
 def test_parts_are_the_whole_and_no_part_ends_in_half_a_character(kind):
     tokenizer = ours(kind)
     generator = torch.Generator().manual_seed(0)
@@ -158,13 +158,10 @@ def test_parts_are_the_whole_and_no_part_ends_in_half_a_character(kind):
         whole = tokenizer.decode([*tokenizer.begin("two"), *ids])
         assert "".join(parts) == whole.rstrip("\ufffd")
         assert parts[0] + tokenizer.decode_after(tokenizer.begin("two"), ids) == "".join(parts)
-
-
-def test_a_byte_that_undoes_those_before_it_repeats_nothing():
-    tokenizer = ours("llama2")
-    before = [*tokenizer.begin("two"), tokenizer.ids["<0x6A>"]]
-    assert tokenizer.decode(before) == "twoj"
-    assert tokenizer.decode_after(before, [tokenizer.ids["<0xE3>"]]) == ""
+    if kind == "llama2":
+        before = [*tokenizer.begin("two"), tokenizer.ids["<0x6A>"]]
+        assert tokenizer.decode(before) == "twoj"
+        assert tokenizer.decode_after(before, [tokenizer.ids["<0xE3>"]]) == ""
 
 
 # --- ends

@@ -4,6 +4,7 @@ import copy
 import warnings
 
 import pytest
+from helpers import refuses
 
 from minitransformer import (
     BPETokenizer,
@@ -33,44 +34,46 @@ def changed(kind, *path, value):
     return state
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "message"),
-    [
-        ("word", "normalizer", {"type": "NFC"}, "normalizer is {'type': 'NFC'}, expected None"),
-        ("word", "model unk_token", "[?]", r"model.unk_token is '\[\?\]', expected '<unk>'"),
-        ("word", "decoder", None, "decoder is None, expected {'type': 'Sequence'"),
-        ("word", "added_tokens", [], r"added_tokens is \[\], expected \[{'id': 0"),
-        ("word", "model merges", [["a", "b"]], r"model.merges is \[\['a', 'b'\]\], expected None"),
-        ("word", "model vocab <pad>", 6, "model.vocab must give each of its n tokens"),
-        ("bpe", "model dropout", 0.1, "model.dropout is 0.1, expected None"),
-        ("bpe", "pre_tokenizer add_prefix_space", True, "prefix_space is True, expected False"),
-        ("bpe", "model vocab", None, "model.vocab must give each of its n tokens"),
-        ("bpe", "model vocab a", 0, "model.vocab must give each of its n tokens"),
-        ("bpe", "model merges", [["e", "☃"]], "merge 'e' [+] '☃': '☃' is no token"),
-        ("bpe", "model type", "Unigram", "model.type is 'Unigram', expected (WordL|BPE|, | or )"),
-        ("bpe", "model", None, "model.type is None, expected "),
-    ],
-)
+UNKNOWN = [
+    ("word", "normalizer", {"type": "NFC"}, "normalizer is {'type': 'NFC'}, expected None"),
+    ("word", "model unk_token", "[?]", r"model.unk_token is '\[\?\]', expected '<unk>'"),
+    ("word", "decoder", None, "decoder is None, expected {'type': 'Sequence'"),
+    ("word", "added_tokens", [], r"added_tokens is \[\], expected \[{'id': 0"),
+    ("word", "model merges", [["a", "b"]], r"model.merges is \[\['a', 'b'\]\], expected None"),
+    ("word", "model vocab <pad>", 6, "model.vocab must give each of its n tokens"),
+    ("bpe", "model dropout", 0.1, "model.dropout is 0.1, expected None"),
+    ("bpe", "pre_tokenizer add_prefix_space", True, "prefix_space is True, expected False"),
+    ("bpe", "model vocab", None, "model.vocab must give each of its n tokens"),
+    ("bpe", "model merges", [["e", "☃"]], "merge 'e' [+] '☃': '☃' is no token"),
+    ("bpe", "model type", "Unigram", "model.type is 'Unigram', expected (WordL|BPE|, | or )"),
+    ("bpe", "model", None, "model.type is None, expected "),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "message"), UNKNOWN)
 def test_what_is_not_done_here_is_named(kind, path, value, message):
     with pytest.raises(ValueError, match=message):
         Tokenizer.from_dict(changed(kind, *path.split(), value=value))
 
 
-def test_file_of_another_kind_is_refused():
-    state = changed("word", "model", "vocab", "<pad>", value=5)
-    state["model"]["vocab"]["ein"] = 0
-    with pytest.raises(ValueError, match=r"added_tokens\[0\].id is 0, expected 1"):
-        Tokenizer.from_dict(state)
-    with pytest.raises(ValueError, match=r"model.type is 'BPE', expected WordLevel"):
-        WordTokenizer.from_dict(TOKENIZERS["bpe"].to_dict())
-    with pytest.raises(ValueError, match=r"pre_tokenizer.pattern.Regex is "):
-        WordTokenizer.from_dict(TOKENIZERS["character"].to_dict())
+class Mine(Tokenizer):
+    split = join = list
 
-    class Mine(Tokenizer):
-        split = join = list
 
-    with pytest.raises(TypeError, match="only tokenizers of these kinds have a file: Character"):
-        Mine(["a"]).to_dict()
+SWAPPED = changed("word", "model", "vocab", "<pad>", value=5)
+SWAPPED["model"]["vocab"]["ein"] = 0
+test_file_of_another_kind_is_refused = refuses(
+    (r"added_tokens\[0\].id is 0, expected 1", lambda: Tokenizer.from_dict(SWAPPED)),
+    (
+        "model.type is 'BPE', expected WordLevel",
+        lambda: WordTokenizer.from_dict(TOKENIZERS["bpe"].to_dict()),
+    ),
+    (
+        "pre_tokenizer.pattern.Regex is ",
+        lambda: WordTokenizer.from_dict(TOKENIZERS["character"].to_dict()),
+    ),
+    ("tokenizers of these kinds have a file: Char", lambda: Mine(["a"]).to_dict(), TypeError),
+)
 
 
 def test_entries_left_out_count_as_null():
@@ -118,16 +121,11 @@ def test_what_transformers_saved_again_loads_back(kind, tmp_path):
 # --- reading and writing
 
 
-def test_missing_file_and_folder_are_named(tmp_path):
+def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere.json"):
         Tokenizer.load(tmp_path / "nowhere.json")
-    with pytest.raises(
-        FileNotFoundError, match=r"folder of tokenizer.json does not exist: .*nowhere"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer.json does not exist: .*nowhere"):
         TOKENIZERS["word"].save(tmp_path / "nowhere" / "tokenizer.json")
-
-
-def test_damaged_file_is_named(tmp_path):
     path = tmp_path / "tokenizer.json"
     message = r"tokenizer.json (is damaged or no JSON file: |holds a list, expected an object)"
     for content in (b"", b"{", b"\xff\xfe", b"[1, 2]"):

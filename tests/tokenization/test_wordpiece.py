@@ -1,19 +1,12 @@
 """WordPiece cuts words by longest match, and learns with the loop of byte-pair encoding."""
 
-import json
 import random
 
 import pytest
-from helpers import real_texts
-from tokenizers import Tokenizer as HuggingFaceTokenizer
+from helpers import hugging_face, real_texts
 from tokenizers import trainers
 
 from minitransformer import WordPieceTokenizer
-
-
-def hugging_face(tokenizer):
-    """The library's tokenizer made from our file."""
-    return HuggingFaceTokenizer.from_str(json.dumps(tokenizer.to_dict()))
 
 
 def test_words_are_cut_by_longest_match_by_hand():
