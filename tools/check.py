@@ -145,7 +145,9 @@ def style() -> list[Stage]:
 def stages(what: str) -> Iterator[Stage]:
     """Yield the stages of `quick`, `test` or `everything`: the built pages after the build."""
     if what == "quick":
-        yield from [*style(), tests("-m", QUICK)]
+        *ruff, mypy = style()
+        mypy.begin()  # it needs one core, and so does what comes first
+        yield from [*ruff, tests("-m", QUICK), mypy]
         return
     everything = what == "everything"
     of_each_kind = [] if everything else ["-m", OF_EACH_KIND]

@@ -23,16 +23,15 @@ from tempfile import TemporaryDirectory
 
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 import repository
 from environment import python_in
 from notebooks import (
-    CELL_TIMEOUT,
     CHAPTERS,
     ROOT,
     bootstrap_cell,
+    client_of,
     code_cells,
     name_of,
     notebooks,
@@ -100,8 +99,6 @@ def installing(python: Path, wheel: Path) -> Iterator[str]:
 def running(python: Path, chapter: Path) -> Iterator[str]:
     """Run a chapter in an empty folder; yield each error, and what a cell wrote to stderr."""
     nb = read(chapter)
-    for cell in code_cells(nb):
-        cell.outputs, cell.execution_count = [], None
     with TemporaryDirectory() as scratch:
         kernel, alone = Path(scratch, "kernels", "colab"), Path(scratch, "chapter")
         kernel.mkdir(parents=True)
@@ -110,14 +107,8 @@ def running(python: Path, chapter: Path) -> Iterator[str]:
         description = {"argv": command, "display_name": "Colab", "language": "python"}
         (kernel / "kernel.json").write_text(json.dumps(description))
         found = KernelSpecManager(kernel_dirs=[str(kernel.parent)])
-        client = NotebookClient(
-            nb,
-            AsyncKernelManager(kernel_name="colab", kernel_spec_manager=found),
-            timeout=CELL_TIMEOUT,
-            record_timing=False,
-            extra_arguments=["--log-level=ERROR"],
-            resources={"metadata": {"path": str(alone)}},
-        )
+        manager = AsyncKernelManager(kernel_name="colab", kernel_spec_manager=found)
+        client = client_of(nb, str(alone), manager)
         quiet = {"IPYTHONDIR": scratch, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # about debuggers
         try:
             client.execute(cleanup_kc=True, env=VARIABLES | quiet)

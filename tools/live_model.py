@@ -56,21 +56,8 @@ class NextToken(nn.Module):
         return logits[0, -1], torch.cat(cross)
 
 
-class UncheckedEmbedding(nn.Module):
-    """A `TokenEmbedding` that looks up any id: what raises an error cannot become a graph."""
-
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return nn.functional.embedding(ids, self.weight) * self.weight.size(1) ** 0.5
-
-
 def to_graph(model: mt.Transformer) -> onnx.ModelProto:
-    """The model as `NextToken`, for any lengths up to its `max_len`; the model is used up."""
-    for name in ("src_embedding", "tgt_embedding"):
-        setattr(model, name, UncheckedEmbedding(getattr(model, name).weight))
+    """The model as `NextToken`, for any lengths up to its `max_len`."""
     for part in model.modules():
         if isinstance(part, mt.ScaledDotProductAttention):
             part.backend = "reference"  # the weights are computed anyway
@@ -97,17 +84,16 @@ def load_weights(model: mt.Transformer, graph: onnx.ModelProto) -> None:
         tensor.name.removeprefix("model."): torch.from_numpy(numpy_helper.to_array(tensor).copy())
         for tensor in graph.graph.initializer
     }
-    with torch.no_grad():
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            if name == "tgt_embedding.weight" and model.config.tie_output:
-                continue  # the graph has it as `output_projection.weight`
-            found = stored.get(name)
-            if found is None or found.shape != parameter.shape:
-                raise ValueError(
-                    f"the graph must hold {name} of shape {tuple(parameter.shape)}, "
-                    f"found {None if found is None else tuple(found.shape)}"
-                )
-            parameter.copy_(found)
+    if model.config.tie_output:
+        stored["tgt_embedding.weight"] = stored["output_projection.weight"]
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
+    found = {name: tuple(stored[name].shape) for name in shapes if name in stored}
+    if wrong := [name for name in shapes if found.get(name) != shapes[name]]:
+        raise ValueError(
+            f"the graph must hold {wrong[0]} of shape {shapes[wrong[0]]}, "
+            f"found {found.get(wrong[0])}"
+        )
+    model.load_state_dict({name: stored[name] for name in shapes})
 
 
 def read_translator(folder: Path) -> mt.Translator:

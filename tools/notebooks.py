@@ -24,6 +24,7 @@ from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -210,21 +211,21 @@ def sync(nb: NotebookNode, package: Mapping[str, str]) -> NotebookNode:
 # --- running ---------------------------------------------------------------------------------
 
 
+def client_of(nb: NotebookNode, folder: str, *kernel: Any) -> NotebookClient:
+    """What runs a notebook's cells in a folder, from the first; its old outputs are gone."""
+    for cell in code_cells(nb):
+        cell.outputs, cell.execution_count = [], None
+    options = {"timeout": CELL_TIMEOUT, "record_timing": False}
+    options |= {"extra_arguments": ["--log-level=ERROR"]}
+    return NotebookClient(nb, *kernel, resources={"metadata": {"path": folder}}, **options)
+
+
 def execute(nb: NotebookNode) -> NotebookNode:
     """The notebook run from a clean kernel, in an empty directory that is then removed."""
     nb = nbformat.from_dict(nb)
-    for cell in code_cells(nb):
-        cell.outputs, cell.execution_count = [], None
     nb.metadata.kernelspec = NotebookNode(KERNEL)
     with TemporaryDirectory() as directory:
-        client = NotebookClient(
-            nb,
-            timeout=CELL_TIMEOUT,
-            record_timing=False,
-            extra_arguments=["--log-level=ERROR"],
-            resources={"metadata": {"path": directory}},
-        )
-        client.execute()
+        client_of(nb, directory).execute()
     return nb
 
 

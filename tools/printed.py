@@ -22,7 +22,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import yaml
 from lxml import etree
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 import repository
 
@@ -32,7 +32,8 @@ BUILD = ROOT / "build"
 HTML = "{http://www.w3.org/1999/xhtml}"
 MATHML = "{http://www.w3.org/1998/Math/MathML}"
 TITLE = "minitransformer: the Transformer from scratch"
-SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")
+SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")  # the first is the quickest
+NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 TAKE_ARTICLE = """async () => {
   if (window.MathJax?.startup) await MathJax.startup.promise;
   const article = document.querySelector("article.bd-article");
@@ -220,6 +221,18 @@ def write_epub(pages: list[Page], path: Path) -> None:
             book.write(SITE / picture, picture)
 
 
+def launched(playwright: Playwright) -> Browser | None:
+    """Playwright's own Chromium, or the system's, or none; containers run as root."""
+    found = next(filter(None, map(shutil.which, SYSTEM_S)), None)
+    if Path(playwright.chromium.executable_path).exists():
+        found = None
+    elif found is None:
+        return None
+    options = ["--disable-background-networking", "--disable-component-update"]
+    chromium = playwright.chromium
+    return chromium.launch(executable_path=found, chromium_sandbox=False, args=options)
+
+
 def main() -> int:
     """Write what is asked for; return the exit status."""
     parser = argparse.ArgumentParser(
@@ -232,9 +245,9 @@ def main() -> int:
         return 1
     BUILD.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
-        own = Path(playwright.chromium.executable_path).exists()
-        found = None if own else next(filter(None, map(shutil.which, SYSTEM_S)), None)
-        browser = playwright.chromium.launch(executable_path=found, chromium_sandbox=False)
+        if (browser := launched(playwright)) is None:
+            print(NO_BROWSER)
+            return 1
         pages = read(browser)
         for kind in formats:
             path = BUILD / f"minitransformer.{kind}"

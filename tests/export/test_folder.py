@@ -48,6 +48,7 @@ def test_what_it_cannot_have_is_refused(export, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("export", [ONNX, TORCH])
 def test_published_tokenizer_keeps_its_files(export, tmp_path):
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
@@ -57,6 +58,7 @@ def test_published_tokenizer_keeps_its_files(export, tmp_path):
     assert again.files == published.files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("export", [CTRANSLATE2, TORCH])
 def test_model_stays_as_it_was(export, tmp_path):
     model = causal(num_layers=1, dropout=0.3).train()

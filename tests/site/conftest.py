@@ -1,6 +1,5 @@
 """A real browser, and the built pages on a server of their own."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -12,11 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from printed import SYSTEM_S
+from printed import NO_BROWSER, launched
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 PARSE = {"test_generated", "test_html"}  # the same pages, which they keep
-NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 
 
 class Server(ThreadingHTTPServer):
@@ -60,15 +58,8 @@ def site() -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     """Playwright's own Chromium, or the system's."""
     with sync_playwright() as playwright:
-        if Path(playwright.chromium.executable_path).exists():
-            found = None
-        elif (found := next(filter(None, map(shutil.which, SYSTEM_S)), None)) is None:
+        if (chromium := launched(playwright)) is None:
             pytest.skip(NO_BROWSER)
-        chromium = playwright.chromium.launch(
-            executable_path=found,
-            chromium_sandbox=False,  # our own pages, and containers run as root
-            args=["--disable-background-networking", "--disable-component-update"],
-        )
         yield chromium
         chromium.close()
 

@@ -214,6 +214,7 @@ def test_t5_has_sentinels_and_what_was_added_later(tmp_path):
     assert {"<a>", "<b>"} & {*ours.special_tokens} == {"<b>"}
 
 
+@pytest.mark.slow
 def test_marian(tmp_path):
     folder = marian_folder(tmp_path)
     source = PublishedTokenizer.from_pretrained(folder)
