@@ -215,7 +215,7 @@ def client_of(nb: NotebookNode, folder: str, *kernel: Any) -> NotebookClient:
     """What runs a notebook's cells in a folder, from the first; its old outputs are gone."""
     for cell in code_cells(nb):
         cell.outputs, cell.execution_count = [], None
-    options = {"timeout": CELL_TIMEOUT, "record_timing": False}
+    options: dict[str, Any] = {"timeout": CELL_TIMEOUT, "record_timing": False}
     options |= {"extra_arguments": ["--log-level=ERROR"]}
     return NotebookClient(nb, *kernel, resources={"metadata": {"path": folder}}, **options)
 
