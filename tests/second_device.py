@@ -9,7 +9,7 @@ it would raise on a GPU. It uses PyTorch's experimental Python backend for the d
 As on a GPU, scalars may mix, and a tensor may be indexed by one of the CPU. Unlike there:
 - `torch.inference_mode` is `no_grad`, because wrapped tensors have no version counter in it;
 - tied parameters cannot change their dtype;
-- attention's kernels are PyTorch's formula, and numbers are drawn as on the CPU;
+- attention's kernels and LSTMs are PyTorch's formulas, and numbers are drawn as on the CPU;
 - what reads a tensor's memory sees none: `numpy`, `safetensors.torch.save` (`write_tensors` copies
   to the CPU first), exports, compilation, other processes.
 """
@@ -64,6 +64,9 @@ class OnSecond(torch.Tensor):
 
     def __repr__(self) -> str:
         return f"OnSecond({self.inner!r})"
+
+    def __format__(self, form: str) -> str:
+        return format(self.inner, form)
 
     def tolist(self) -> Any:
         return self.inner.tolist()
@@ -164,6 +167,7 @@ LIBRARIES: list[torch.library.Library] = []  # as long as they live, what they r
 def register() -> None:
     """Make "second" a device of this process."""
     import torch.distributed.tensor  # it subclasses torch.Generator, which is exchanged below
+    from torch._decomp.decompositions import lstm_impl
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     if LIBRARIES:
@@ -183,5 +187,7 @@ def register() -> None:
     LIBRARIES.extend([every, some])
     # Parameters keep their identity when they are moved, so that tied ones stay tied.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.Generator, torch.inference_mode = Generator, NoGrad
+    torch.Generator = Generator
+    torch.inference_mode = NoGrad
+    torch._VF.lstm = lstm_impl
     CheckGenerators().__enter__()

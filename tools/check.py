@@ -171,6 +171,7 @@ def second_device() -> Iterator[Stage]:
     on_it = [*ON_SECOND_DEVICE, "--default-device", "second", "-m", QUICK]
     on_it += ["-k", "not another_dtype and not targets_that_are_no_tokens"]
     yield Stage("tests there", ["-m", "pytest", "-q", *on_it], ONE_THREAD)
+    yield Stage("chapters there", ["tests/on_second_device.py"], ONE_THREAD)
 
 
 def summary(finished: list[Stage]) -> str:
