@@ -317,9 +317,6 @@ def test_tokens_of_files_train_a_language_model(capsys, tmp_path, monkeypatch):
     assert load_checkpoint(saved)[1]["history"] == history
 
 
-# --- as a program
-
-
 USAGE = {"--version": f"minitransformer {mt.__version__}\n", "--help": "plan"}
 WRONG = ["", "bake", "translate", "train --steps many", "tokens x --tokenizer y --vocab-size 3"]
 

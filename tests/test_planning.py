@@ -266,9 +266,6 @@ def test_dropout_keeps_a_byte_for_each_decision():
     assert dropping["activations"] - plain["activations"] == 11 * decisions
 
 
-# --- refused --------------------------------------------------------------------------------------
-
-
 def planned(config=CONFIGS["post-norm"], tokens=1e6, **options):
     return lambda: mt.plan(config, tokens, **options)
 

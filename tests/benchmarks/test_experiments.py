@@ -22,8 +22,6 @@ from benchmarks.experiments import (
 from minitransformer.efficient_attention import LatentCache
 from minitransformer.tasks.recipes import FAST
 
-# --- ablations
-
 
 def differing(one, other):
     """The fields in which two dataclasses differ."""
@@ -221,9 +219,6 @@ def test_numbers_kept_are_those_of_the_caches(method):
     kept = [cache.latent] if method == "latent" else [cache.keys, cache.values]
     numbers = efficient_attention.numbers_kept(method, 7, 12, 3)
     assert sum(part.numel() for part in kept) == numbers
-
-
-# --- texts that are held out, and gradients in parts
 
 
 def test_held_out_texts_are_no_training_texts():

@@ -43,9 +43,6 @@ def test_every_program_can_be_asked_for_help(name, monkeypatch, capsys):
     assert "usage:" in capsys.readouterr().out
 
 
-# --- intervals
-
-
 def test_intervals_are_student_s():
     ours, theirs = [0.31, 0.28, 0.35, 0.29, 0.4], [0.25, 0.27, 0.3, 0.31, 0.33]
     found = runs.paired(ours, theirs)
@@ -100,9 +97,6 @@ def test_a_damaged_line_is_told_and_two_do_not_write_one_file(tmp_path):
         runs.read_rows(path, key_of)
     with locked(path), pytest.raises(ValueError, match="being written"), runs.appending(path):
         pass
-
-
-# --- one object
 
 
 def test_a_measurement_goes_on_where_it_was_stopped(tmp_path):

@@ -98,9 +98,6 @@ def test_figures_are_those_of_the_results():
         assert (scale.FIGURES / f"{name}.svg").read_text(encoding="utf-8") == figure
 
 
-# --- pages that are nearly alike ------------------------------------------------------------------
-
-
 def test_minhash_finds_as_many_as_the_formula_says():
     """Sets of one similarity, random functions, bands: counted."""
     generator = random.Random(0)

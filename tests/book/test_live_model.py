@@ -38,9 +38,6 @@ def assert_computes_the_same(graph, model, lengths):
             assert_same(torch.from_numpy(theirs), ours, 1e-4)
 
 
-# --- any model -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def exported():
     """A small model's graph, and the model."""

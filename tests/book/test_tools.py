@@ -13,9 +13,6 @@ def printed(text):
     return new_output("stream", name="stdout", text=text)
 
 
-# --- tidying ---------------------------------------------------------------------------------
-
-
 def test_normalise_leaves_only_what_stays_the_same():
     metadata = {"execution": {"started": "now"}, "tags": ["t"]}
     cells = [
@@ -56,8 +53,6 @@ def test_bootstrap_installs_only_where_the_package_is_missing(monkeypatch):
     assert called[0][-1] == f"torch=={importlib.metadata.version('torch')}"  # the one there
 
 
-# --- the package's code ----------------------------------------------------------------------
-
 MODULE = '''
 __all__ = ["LIMIT", "double"]
 LIMIT = 3
@@ -94,9 +89,6 @@ def test_sync_replaces_public_definitions_and_shortens_their_docstrings(tmp_path
     nb = sync(new_notebook(cells=[new_markdown_cell("# T"), tagged, plain]), package)
     assert [cell.source for cell in code_cells(nb)] == [SYNCED, old]
     assert sync(nb, package) == nb
-
-
-# --- running ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -256,9 +256,6 @@ def test_with_a_table_its_end_is_the_end(scheme):
         generate(model, PROMPTS, max_new_tokens=13)
 
 
-# --- bad input
-
-
 def options(**changes):
     return lambda: generate(small_model(), SRC_IDS, **({"max_new_tokens": 6} | changes))
 

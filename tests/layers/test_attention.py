@@ -305,9 +305,6 @@ def test_settings_are_checked(kind):
             kind(**options)()
 
 
-# --- PyTorch's transforms
-
-
 @pytest.mark.slow
 @each_backend
 @pytest.mark.parametrize("biased", [False, True], ids=["mask", "mask and bias"])
@@ -331,9 +328,6 @@ def test_attention_can_be_mapped_and_compiled_with_a_mask(backend, biased):
     for ours, theirs in zip(torch.func.vmap(gradients)(*tensors), gradients(*tensors), strict=True):
         assert ours.isfinite().all()
         assert_same(ours, theirs)
-
-
-# --- one head
 
 
 @pytest.mark.parametrize(("d_k", "width"), [(4, 4), (None, 12)])

@@ -77,9 +77,6 @@ def test_one_axis_and_integers_are_refused(attend):
             attend(query, key.long(), value)
 
 
-# --- in half the precision
-
-
 def in_half(dtype):
     """What other people's tests give: all scores are positive, and tens of them."""
     tensors = [5 * torch.rand(1, 2, 128, 80, generator=torch.Generator().manual_seed(0))] * 3

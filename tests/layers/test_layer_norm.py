@@ -122,9 +122,6 @@ def test_dropout_can_be_transformed(name):
     assert len(y.unique(dim=0)) == (1 if name == "one mask" else 30)
 
 
-# --- the residual connection
-
-
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 def test_residual_connection_has_its_order_and_drops_what_is_added(norm_first):
     residual = shaken(ResidualConnection(12, norm_first=norm_first))

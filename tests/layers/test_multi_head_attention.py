@@ -194,9 +194,6 @@ def test_what_heads_compute_is_an_argument():
     assert_same(attention(x, x, x), attention.w_o(attention.w_v(x).sum(1, True).expand_as(x)))
 
 
-# --- what does not fit
-
-
 def made(*shapes, **options):
     """An attention with these options, called with inputs of these shapes if there are any."""
 

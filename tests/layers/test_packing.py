@@ -61,9 +61,6 @@ def shapes_in_training(model, part):
     return shapes
 
 
-# --- packing
-
-
 @pytest.mark.parametrize("num_padding", [0, 2, 3, 9, None])
 def test_unpack_puts_back_what_pack_keeps_with_gradients(num_padding):
     """In order; little padding stays where it is."""

@@ -183,9 +183,6 @@ def test_texts_in_one_row_equal_separate_rows(scheme):
     assert_same(next_token_loss(model, ids, targets, **options), loss)
 
 
-# --- ALiBi
-
-
 @pytest.mark.parametrize(
     ("num_heads", "slopes"),
     [
@@ -278,9 +275,6 @@ def test_constants_go_with_what_is_on_the_meta_device_and_keep_its_dtype():
         assert scheme(12)(x).device.type == "meta"
     for scheme in ADDED:
         assert scheme(12)(torch.zeros(1, 3, 12, dtype=torch.bfloat16)).dtype == torch.bfloat16
-
-
-# --- what does not fit
 
 
 @each_table

@@ -486,9 +486,6 @@ def test_lost_reader_finds_the_way_back_from_any_depth(page, site):
     page.wait_for_url(f"{site}{root}index.html")
 
 
-# --- the checks check ------------------------------------------------------------------------
-
-
 def test_text_that_can_hardly_be_read_is_found(page):
     """Also the last of many that look the same but for the fault, or but for its line's ground."""
     for fault in ("", "color: #aaa", "background: #333"):

@@ -161,9 +161,6 @@ def test_bpe_steps_forward_and_back(page, site):
         assert status.inner_text() == earlier
 
 
-# --- the scale -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stretch", [0.0, 1.0, 1e4], ids=["zero", "normal", "huge"])
 def test_softmax_is_that_of_the_package(page, site, stretch):
     width = 7
@@ -228,9 +225,6 @@ def test_mask_of_more_queries_than_keys_is_refused_in_the_same_words(page, site)
     assert f"ValueError: {error.value}." in place.get_by_role("status").inner_text()
     place.get_by_label("causal mask").uncheck()
     assert place.locator("table.mask").count() == 2  # as in cross-attention
-
-
-# --- positions -------------------------------------------------------------------------------
 
 
 def test_positions_are_those_of_the_package(page, site):

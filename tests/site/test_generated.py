@@ -34,9 +34,6 @@ def prose_links(page):
     return {link for link in links if urlsplit(link).hostname not in PROGRAMS}
 
 
-# --- the head --------------------------------------------------------------------------------
-
-
 def content(page, **meta):
     (tag,) = soup(SITE / page).find_all("meta", attrs=meta)
     return tag["content"]
@@ -112,9 +109,6 @@ def test_first_use_of_a_word_is_a_link_and_no_other():
     assert links == {"causal mask": "g.html#term-c", "masks": "g.html#term-mask"}
     assert tree.astext().endswith(text)
     assert not list(title.findall(nodes.reference))
-
-
-# --- the end of a chapter --------------------------------------------------------------------
 
 
 @each_chapter

@@ -70,9 +70,6 @@ def large_map(page: Page) -> torch.Tensor:
     )
 
 
-# --- the same as the package -----------------------------------------------------------------
-
-
 @one_model
 def test_translations_are_those_of_the_package(page, name):
     generator = random.Random(6)
@@ -238,9 +235,6 @@ def test_every_word_that_the_model_knows_is_listed(page, name, requests):
     known = translator(name).tokenizers["src"].tokens[len(mt.Tokenizer.special_tokens) :]
     assert sorted(listed.inner_text().split()) == sorted(known)
     assert [url for url in requests if url.endswith((".onnx", ".wasm"))] == []
-
-
-# --- the browser -----------------------------------------------------------------------------
 
 
 def test_nothing_big_is_loaded_before_it_is_needed(page, requests):

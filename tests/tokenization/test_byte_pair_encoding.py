@@ -143,9 +143,6 @@ def test_merges_by_hand():
         assert tokenizer.labels(tokenizer.encode("aaaaaaa")) == ["aaaa", "aa", "a"]
 
 
-# --- the two loops by themselves
-
-
 @thorough
 @given(st.lists(st.integers(0, 2), max_size=14), st.permutations(range(9)))
 def test_pairs_are_merged_one_at_a_time_the_lowest_rank_first(ids, ranks):
@@ -206,9 +203,6 @@ def test_tokenizers_encodes_and_decodes_any_text_the_same(text):
     ids = tokenizer_of_german.encode(text)
     assert ids == theirs.encode(text).ids
     assert theirs.decode(ids) == text
-
-
-# --- pieces
 
 
 @pytest.mark.parametrize("context", ["a{}b", "1{}2", "  {}x", "'{}{}s!"])
@@ -319,9 +313,6 @@ def test_damaged_published_files_are_refused(published, tmp_path):
     merges.write_text("#version: 0.2\na b c\n")
     with pytest.raises(ValueError, match=r"must have two tokens in each line, got \['a', 'b', 'c'"):
         BPETokenizer.from_files(vocab, merges)
-
-
-# --- a text in parts
 
 
 @each_pattern

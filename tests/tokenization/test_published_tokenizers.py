@@ -20,7 +20,7 @@ from tokenizer_kinds import (
     write,
 )
 
-from minitransformer import BPETokenizer, Tokenizer, WordTokenizer
+from minitransformer import Tokenizer
 from minitransformer.models import PublishedTokenizer
 
 with warnings.catch_warnings():
@@ -240,19 +240,14 @@ def test_libraries_are_asked_for_by_the_extra(tmp_path, monkeypatch):
         monkeypatch.undo()
 
 
-# --- it travels
-
-
 def every_tokenizer(folder):
-    """One of each kind, our own included."""
+    """One of each kind; our own are in test_tokenizer.py."""
     yield from (PublishedTokenizer.from_dict(trained(kind)[1]) for kind in ("gpt2", "t5"))
     for make in (t5_folder, llama_folder, marian_folder):
         yield PublishedTokenizer.from_pretrained(make(folder / make.__name__))
     yield PublishedTokenizer.from_pretrained(folder / "marian_folder", side="target")
     write(folder / "gpt2", tokenizer_json=trained("gpt2")[1], config_json={"eos_token_id": 7})
     yield PublishedTokenizer.from_pretrained(folder / "gpt2")
-    yield BPETokenizer.train(["zwanzig dreißig vierzig"], 270)
-    yield WordTokenizer.train(["zwanzig dreißig vierzig"])
 
 
 def test_every_tokenizer_travels(tmp_path):

@@ -39,9 +39,6 @@ def small_config(tokenizer):
     return GPT2Config(vocab_size=tokenizer.vocab_size, d_model=12, num_heads=3, num_layers=1)
 
 
-# --- pairs
-
-
 def theirs_of(family, folder):
     """A model of `transformers` and its tokenizer, both in a folder, where ours finds them."""
     both = {"d_model": 32, "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
@@ -138,9 +135,6 @@ def test_a_text_ends_with_the_tokenizers_end_and_without_one_no_training_begins(
         TextGenerator(model, published_words()).complete([""])
 
 
-# --- what follows
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "llama2"])
 def test_parts_are_the_whole_and_no_part_ends_in_half_a_character(kind):
     tokenizer = ours(kind)
@@ -162,9 +156,6 @@ def test_parts_are_the_whole_and_no_part_ends_in_half_a_character(kind):
         before = [*tokenizer.begin("two"), tokenizer.ids["<0x6A>"]]
         assert tokenizer.decode(before) == "twoj"
         assert tokenizer.decode_after(before, [tokenizer.ids["<0xE3>"]]) == ""
-
-
-# --- ends
 
 
 def test_texts_end_as_the_model_says_and_as_the_user_says_first(monkeypatch):

@@ -146,9 +146,6 @@ def test_tokenizers_trains_the_same_vocabulary(name):
     assert type(ours).train(TEXTS, 23).to_dict() == json.loads(theirs.to_str())
 
 
-# --- the file
-
-
 @each_tokenizer
 def test_file_brings_a_tokenizer_back(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.json"

@@ -1,7 +1,6 @@
 """Files say what they hold that we do not do; they are written whole or not at all."""
 
 import copy
-import warnings
 
 import pytest
 from helpers import refuses
@@ -99,26 +98,6 @@ def test_a_post_processor_that_adds_nothing_is_as_good_as_none():
     state["post_processor"]["single"].append({"SpecialToken": {"id": "<eos>", "type_id": 0}})
     with pytest.raises(ValueError, match=r"post_processor is {'type': 'TemplateProcessing'"):
         Tokenizer.from_dict(state)
-
-
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_what_transformers_saved_again_loads_back(kind, tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    tokenizer = TOKENIZERS[kind]
-    tokenizer.save(tmp_path / "tokenizer.json")
-    names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk", "mask")}
-    file = str(tmp_path / "tokenizer.json")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=file, **names)
-    theirs.save_pretrained(tmp_path / "again")
-    again = Tokenizer.load(tmp_path / "again" / "tokenizer.json")
-    assert type(again) is type(tokenizer)
-    assert again.to_dict() == tokenizer.to_dict()
-    assert again.encode("zwei ein") == theirs("zwei ein")["input_ids"]
-
-
-# --- reading and writing
 
 
 def test_missing_and_damaged_files_are_named(tmp_path):

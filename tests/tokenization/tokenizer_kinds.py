@@ -170,9 +170,6 @@ def trained(kind):
     return tokenizer, json.loads(tokenizer.to_str())
 
 
-# --- folders
-
-
 def write(folder, **files):
     """Write files, JSON where the content is no text; a _ in a name stands for the dot."""
     folder.mkdir(exist_ok=True, parents=True)
