@@ -71,8 +71,9 @@ class Prepared:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.layers = [SinglePositionLayer(layer) for layer in model.decoder.layers]
-        self.score = Product(model.output_projection)
+        with torch.inference_mode():
+            self.layers = [SinglePositionLayer(layer) for layer in model.decoder.layers]
+            self.score = Product(model.output_projection)
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # while it is copied
@@ -87,9 +88,9 @@ class Prepared:
         else:
             (caches, padding), memory_mask = arguments, None
         start = caches[0].length
-        if start == 0 or ids.size(1) > 1:
-            return self.model.decode(ids, *arguments)
         with torch.inference_mode():  # in which an operation takes less time
+            if start == 0 or ids.size(1) > 1:
+                return self.model.decode(ids, *arguments)
             if padding is not None:
                 mask = torch.arange(start + 1, device=ids.device) >= padding[:, None, None, None]
             position = start if padding is None else start - padding[:, None]
@@ -122,6 +123,8 @@ class SinglePositionLayer:
         self.attention: Any = layer.self_attention
         self.project = Product(self.attention.w_q, self.attention.w_k, self.attention.w_v)
         self.mix = Product(self.attention.w_o)
+        kv = self.attention.num_kv_heads
+        self.heads = [self.attention.num_heads, kv, kv]
         residuals = [layer.residual_1, layer.residual_2]
         self.cross: Any = getattr(layer, "cross_attention", None)
         if self.cross is not None:
@@ -147,8 +150,7 @@ class SinglePositionLayer:
     def self_attend(self, x: Tensor, cache: KVCache, mask: Tensor | None) -> Tensor:
         attention, start = self.attention, cache.length
         heads = self.project(x).view(x.size(0), -1, 1, attention.d_k)  # (b, h + 2 kv heads, 1, e)
-        num_kv_heads = attention.num_kv_heads
-        queries, keys, values = heads.split([attention.num_heads, num_kv_heads, num_kv_heads], 1)
+        queries, keys, values = torch.split_with_sizes(heads, self.heads, 1)
         queries = placed(attention, attention.norm_q, queries, start)
         keys, values = cache.extend(placed(attention, attention.norm_k, keys, start), values)
         return self.mix(attend(attention, queries, keys, values, mask).flatten(1))

@@ -92,7 +92,10 @@ def run(path: str) -> None:
         tree = ast.fix_missing_locations(Short().visit(ast.parse(source, name)))
         try:
             exec(compile(tree, name, "exec"), scope)
-        except (ValueError, ZeroDivisionError) as error:  # it looks at a word that is not written
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            # It looks for a word that is not written, or for the loss after the last step.
+            if isinstance(error, TypeError) and "NoneType" not in str(error):
+                raise
             print(f"{name} is left in the middle: {error}")
 
 
