@@ -88,9 +88,9 @@ class Prepared:
         else:
             (caches, padding), memory_mask = arguments, None
         start = caches[0].length
+        if start == 0 or ids.size(1) > 1:
+            return self.model.decode(ids, *arguments)
         with torch.inference_mode():  # in which an operation takes less time
-            if start == 0 or ids.size(1) > 1:
-                return self.model.decode(ids, *arguments)
             if padding is not None:
                 mask = torch.arange(start + 1, device=ids.device) >= padding[:, None, None, None]
             position = start if padding is None else start - padding[:, None]
