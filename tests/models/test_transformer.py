@@ -359,7 +359,7 @@ def test_generator_alone_decides_the_start():
     models = []
     for global_seed, seed in ((1, 0), (2, 0), (2, 3)):
         torch.manual_seed(global_seed)
-        models.append(initialised(seed).state_dict())
+        models.append(initialised(seed, positional_encoding="learned").state_dict())
     for name, tensor in models[0].items():
         assert torch.equal(tensor, models[1][name]), name
         is_drawn = "norm" not in name and "bias" not in name
@@ -479,3 +479,12 @@ def test_order_matters_through_positions(scheme):
     without = small_model(positional_encoding="none")
     before, after = (without.encode(ids)[0] for ids in (src, src[:, order]))
     assert_same(after, before[:, order])
+
+
+def test_settings_of_rotary_positions_reach_each_layer():
+    changes = {"rotary_base": 50.0, "rotary_layout": "half"}
+    model = small_model(positional_encoding="rotary", **changes)
+    expected = mt.RotaryPositionalEncoding(4, 16, "half", base=50.0)
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        assert layer.self_attention.rotary.layout == "half"
+        assert torch.equal(layer.self_attention.rotary.table, expected.table)

@@ -114,10 +114,10 @@ def test_loss_can_be_differentiated_mapped_and_compiled_as_a_function(ours, smoo
     weights = torch.stack([weight, weight + 1, 2 * weight])
 
     def loss(hidden, weight, targets):
-        return ours(hidden, weight, targets, smoothing=smoothing)
+        return ours(hidden, weight, targets, smoothing=smoothing, pad_id=2)
 
     def expected(hidden, weight, targets):
-        return torch_loss(hidden, weight, targets, smoothing)
+        return torch_loss(hidden, weight, targets, smoothing, pad_id=2)
 
     value, whole = (torch.func.grad_and_value(f, (0, 1)) for f in (loss, expected))
 
