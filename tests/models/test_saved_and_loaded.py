@@ -390,6 +390,12 @@ def test_constructor_that_needs_more_is_refused_at_once(tmp_path):
     trainer = begun("decoder only")
     trainer.model = Needy(trainer.model.config, 1)
     assert_refused(fit, trainer, tmp_path, "Needy cannot be made of its configuration alone")
+    for config in ({"d_model": 8}, mt.TransformerConfig):
+        trainer = begun("decoder only")
+        trainer.model.config = config
+        message = "DecoderOnlyTransformer cannot be saved: its config must be a dataclass, got "
+        with pytest.raises(ValueError, match=message):
+            trainer.save(tmp_path / "saved")
 
 
 def test_tokenizer_of_a_users_own_is_refused_at_once(tmp_path):

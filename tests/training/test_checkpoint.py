@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there, says what is wrong with it, and executes nothing."""
 
+import hashlib
 import os
 import pickle
 import re
@@ -8,13 +9,14 @@ import sys
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import assert_same_weights, randn
 from safetensors.torch import save_file
 
 from minitransformer import Translator
-from minitransformer.training.checkpoint import load_checkpoint, save_checkpoint
+from minitransformer.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 
 TENSORS = {
     "float": randn(5, 7),
@@ -184,3 +186,10 @@ def test_pickle_is_refused_and_never_executed(path, tmp_path, dump):
     assert not (tmp_path / "sprung").exists()
     pickle.loads(pickle.dumps(trap))
     assert (tmp_path / "sprung").exists()  # the trap works
+
+
+def test_ids_are_known_by_all_of_them():
+    """Also those of a file that is longer than what is read at once."""
+    ids = np.arange(2**20 + 5, dtype=np.uint32)
+    digest = hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()[:12]
+    assert fingerprint(ids) == f"1048581 tokens, {digest}"
