@@ -1,4 +1,4 @@
-"""What the checks of exercises catch: `python tools/exercises.py` prints a table; tests call it.
+"""Wrong answers that the checks of exercises must catch: `tests/exercises` calls this.
 
 Wrong answers are the known mistakes of each exercise, and right answers of `tests/exercises` with
 one place changed: another operator, a number one larger or smaller, arguments exchanged, a step
@@ -142,27 +142,6 @@ def mechanical(chapter: str, exercise: Exercise) -> Iterator[tuple[str, Any]]:
                 yield f"{name}: {line}", namespace[name]
 
 
-def main() -> None:
-    """Print how many wrong answers were tried, refused and explained, for each exercise."""
-    print(
-        f"{'exercise':<34}{'mistakes':>10}{'explained':>11}{'mutants':>9}{'refused':>9}{'explained':>11}"
-    )
-    for chapter, exercise in exercises():
-        known = [outcome(exercise, answer_of(exercise, m)) for m in exercise.mistakes.values()]
-        changed = [(line, outcome(exercise, a)) for line, a in mechanical(chapter, exercise)]
-        results = [result for _, result in changed]
-        refused = len(results) - results.count("right")
-        line = f"{exercise.name:<34}{len(known):>10}{known.count('explained'):>11}"
-        print(f"{line}{len(results):>9}{refused:>9}{results.count('explained'):>11}")
-        for line, result in changed:
-            if result == "right":
-                print(f"    passes: {line}")
-
-
 def answer_of(exercise: Exercise, mistake: Any) -> Any:
     """A known mistake as an answer: what it gives, where the answer is no function."""
     return mistake() if not any(exercise.arguments()) else mistake
-
-
-if __name__ == "__main__":
-    main()
