@@ -70,6 +70,7 @@ export async function mount(place) {
   const controls = [width.node, alpha.node];
   const { sentence, view } = fill(place, "Beam search as a tree", controls);
   let words;
+  const name = (token) => (token === end ? "end" : token);
   const written = (text) => text.tokens.filter((token) => token !== end).join("");
 
   function draw() {
@@ -83,8 +84,8 @@ export async function mount(place) {
       `. Its score is ${decimals(winner.score, 2)}. The search stops after ${steps.length} steps` +
       (steps.length < longest ? ": no beginning can still beat it." : ", the limit.");
     const scroll = { class: "scroll", tabindex: 0, role: "group", "aria-label": "the tree" };
-    const picture = element("div", scroll, tree(steps, winner, end));
-    words = inWords(steps, end, words?.open);
+    const picture = element("div", scroll, tree(steps, winner, name));
+    words = inWords(steps, name, words?.open);
     view.replaceChildren(picture, legend(), words, endedTexts(ended, winner, written));
   }
 
@@ -103,8 +104,11 @@ function legend() {
   );
 }
 
-/** One column for each step, the best candidate on top; a line leads to what each continues. */
-function tree(steps, winner, end) {
+/**
+ * One column for each step, the best candidate on top; a line leads to what each continues.
+ * `name` turns a token into text.
+ */
+export function tree(steps, winner, name) {
   const path = new Set();
   for (let length = 1; length <= winner.tokens.length; length++) {
     path.add(winner.tokens.slice(0, length).join(" "));
@@ -131,7 +135,7 @@ function tree(steps, winner, end) {
           "g",
           { class: `${candidate.fate} ${way}`, transform: `translate(${x}, ${y})` },
           svg("rect", BOX),
-          svg("text", { y: -3 }, token === end ? "end" : token),
+          svg("text", { y: -3 }, name(token)),
           svg("text", { y: 11, class: "number" }, decimals(candidate.logProb, 2)),
         ),
       );
@@ -145,11 +149,10 @@ function tree(steps, winner, end) {
 }
 
 /** The tree as a list that can be read aloud. */
-function inWords(steps, end, isOpen) {
-  const name = (candidate) =>
-    candidate.tokens.map((token) => (token === end ? "end" : token)).join(" ");
+export function inWords(steps, name, isOpen) {
+  const text = (candidate) => candidate.tokens.map(name).join(" ");
   const items = steps.map((candidates) => {
-    const of = (fate) => candidates.filter((c) => c.fate === fate).map(name);
+    const of = (fate) => candidates.filter((c) => c.fate === fate).map(text);
     const kept = `kept: ${of("kept").join("; ") || "nothing"}`;
     const ended = of("ended").length ? `. Ended: ${of("ended").join("; ")}` : "";
     return element("li", {}, kept + ended);

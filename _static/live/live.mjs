@@ -1,232 +1,266 @@
-// The page "The translator, live": what one types goes to translator.mjs, what comes back is shown.
-// Nothing of a model is fetched before the reader asks for it.
+// The page "The model, live": what one types is understood, translated, and shown in the picture.
 
-const PAUSE = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 350; // ms after a token
-const SMALL = 0.05; // weights below it are left to the colour
+import { inWords as treeInWords, tree as drawTree } from "../explorables/beam_tree.mjs";
+import { element, svg } from "../explorables/elements.mjs";
+import { Bars, percent } from "./bars.mjs";
+import { Detail, inWords, titleOf } from "./detail.mjs";
+import { softmax } from "./model.mjs";
+import { boxes } from "./parts.mjs";
+import { Picture } from "./picture.mjs";
+import { draw, greedy, seeded } from "./sampling.mjs";
+import { Translator, sourceTokenizer } from "./translator.mjs";
+import { understand } from "./understand.mjs";
 
-const [form, models, input, step, status, words, result, german, heads, map, links] = [
-  "form", "models", "input", "step", "status", "words", "result", "german", "heads", "map", "links",
+const MODELS = ["number_words", "grammar"];
+const PACE = 900; // ms between two tokens
+
+const [form, input, status, examples, result, controls, picture, tree, transcript, words] = [
+  "form", "input", "status", "examples", "result", "controls", "picture", "tree", "transcript", "words",
 ].map((name) => document.getElementById(`live-${name}`));
 
-const loading = {}; // the promise of each translator that was asked for, by its model's name
-let translation; // what is being written
-let budget = 0; // how many tokens to write without being asked again
-let writing = false; // whether write() is at it
-let chosen; // layer and head of the large map
+const translators = {}; // the promise of each model that was asked for
+const tokenizers = {};
+let translation; // the text that is shown
+let name; // of its model
+let view; // the picture of that model
+let cursor = 0; // the step that is shown: the decoder has read so many tokens, after "begin"
+let at = { encoder: 0, decoder: 0 }; // the tokens that are looked at
+let pointed; // what the pointer is over: a side and a token
+let chosen; // the box in the detail, its step, head, key and entry
+let playing;
+let seed = 1;
 
-// --- the model -------------------------------------------------------------------------------
+const detail = new Detail(document.getElementById("live-detail"), (picked) => {
+  Object.assign(chosen, picked);
+  showDetail();
+});
+const bars = new Bars(document.getElementById("live-next"), { changed, take });
 
-/** The radio button of the chosen model. */
-const model = () => models.querySelector(":checked");
+// --- translating -------------------------------------------------------------------------------
 
-/** Show what belongs to the chosen model, and begin with its first example. */
-function chooseModel() {
-  const { value, dataset } = model();
-  for (const part of document.querySelectorAll("[data-model]")) {
-    part.hidden = part.dataset.model !== value;
-  }
-  clear();
-  input.value = document.querySelector(".live-examples:not([hidden]) button").textContent;
-  chosen = dataset.head.split(" ").map(Number);
-  heads.querySelectorAll("label").forEach((label) => label.remove());
-  words.open = false;
-  words.querySelector("p").textContent = "";
-}
-
-/** List the words that the chosen model knows. */
-async function listWords() {
-  if (!words.open) return;
-  const { value } = model();
-  const { vocabulary } = await import("./translator.mjs");
-  const known = await vocabulary(value);
-  if (model().value !== value) return; // another one was chosen meanwhile
-  const sorted = known.sort(new Intl.Collator("en", { caseFirst: "lower" }).compare);
-  words.querySelector("p").textContent = sorted.join(" ");
-}
-
-// --- writing ---------------------------------------------------------------------------------
-
-/** Begin with what stands in the input; true if that was possible. */
-async function begin() {
-  const { value } = model();
-  forget();
-  if (typeof WebAssembly === "undefined") {
-    return refuse("This browser has no WebAssembly, and the model cannot run without it.");
-  }
+/** Understand what is typed, load its model if need be, and translate to the end. */
+async function translate() {
+  pause();
+  const asked = input.value;
   say("Loading the model …");
-  loading[value] ??= import("./translator.mjs").then(({ Translator }) => Translator.load(value));
-  let translator;
   try {
-    translator = await loading[value];
-  } catch (error) {
-    return refuse(`The model could not be loaded: ${error.message}. Reload the page to try again.`);
-  }
-  if (model().value !== value) return false; // another one was chosen meanwhile
-  document.querySelectorAll(".live-example").forEach((picture) => picture.remove());
-  const complaint = translator.complaint(input.value);
-  if (complaint) {
-    input.setAttribute("aria-invalid", "true");
-    return refuse(complaint);
-  }
-  translation = translator.begin(input.value);
-  say("Writing …");
-  return true;
-}
-
-/** Stop writing. */
-function forget() {
-  budget = 0;
-  translation = undefined;
-  input.removeAttribute("aria-invalid");
-}
-
-/** Stop, and take from the page what belongs to another text. */
-function clear() {
-  forget();
-  say("");
-  result.hidden = true;
-}
-
-/** Write so many tokens more, or begin if there is nothing to go on with. */
-async function ask(tokens) {
-  const unfinished = translation && !translation.ended;
-  if (!unfinished && !(await begin())) return;
-  budget = tokens;
-  if (!writing) write();
-}
-
-/** Write until the budget is spent. It is running once at most, whatever is clicked meanwhile. */
-async function write() {
-  writing = true;
-  while (budget > 0 && translation && !translation.ended) {
-    budget -= 1;
-    await translation.step();
+    await Promise.all(MODELS.map(async (model) => { tokenizers[model] ??= await sourceTokenizer(model); }));
+    const understood = understand(asked, tokenizers);
+    input.toggleAttribute("aria-invalid", Boolean(understood.refusal));
+    if (understood.refusal) return say(`${understood.refusal} Try one of the examples.`, true);
+    const { model, reads, note } = understood;
+    translators[model] ??= Translator.load(model);
+    const translator = await translators[model];
+    if (input.value !== asked) return undefined; // something else was typed meanwhile
+    if (name !== model) build(model, translator);
+    translation = translator.begin(reads);
+    document.getElementById("live-reads").textContent = `${reads} →`;
+    write(0);
+    cursor = translation.ids.length - 1;
+    at = { encoder: 0, decoder: cursor };
+    document.getElementById("live-app").dataset.state = "shown";
     show();
-    if (budget > 0) await new Promise((done) => setTimeout(done, PAUSE));
+    return say(`${translation.text()}${note ? `. ${note}` : ""}`, false, note);
+  } catch (error) {
+    delete translators.number_words;
+    delete translators.grammar;
+    return say(`The model could not be loaded: ${error.message}. Reload the page to try again.`, true);
   }
-  writing = false;
-  if (translation) report();
 }
 
-// --- showing ---------------------------------------------------------------------------------
+/** The picture of another model. */
+function build(model, translator) {
+  name = model;
+  const { config } = translator.model;
+  const places = Object.fromEntries(["encoder", "decoder"].map((side) => [side, document.getElementById(`live-${side}`)]));
+  view = new Picture(places, config, { choose: choosePart, point });
+  const last = config.num_decoder_layers - 1;
+  const box = boxes(config, "decoder").find(({ key }) => key === `decoder.layers.${last}.cross_attention`);
+  choosePart({ side: "decoder", box, head: model === "grammar" ? 0 : 2 }, false);
+}
+
+/** Write from a step on, as the settings say. */
+function write(from) {
+  const method = bars.method.input.value;
+  tree.hidden = method !== "beam";
+  if (method === "beam") {
+    showBeam();
+    return;
+  }
+  translation.rewind(from);
+  const random = seeded(seed);
+  while (!translation.ended) {
+    translation.step(method === "greedy" ? greedy : (scores) => draw(bars.probs(scores), random));
+  }
+}
+
+/** Let beam search choose the text, and show its tree. */
+function showBeam() {
+  const { steps, ended } = translation.beam({ width: bars.width.value, alpha: bars.alpha.value });
+  translation.rewind(0);
+  for (const id of ended[0].tokens) translation.step(() => id);
+  const label = (id) => (id === translation.eos ? "end" : translation.label(id));
+  tree.querySelector(".scroll").replaceChildren(drawTree(steps, ended[0], label));
+  tree.querySelector("details")?.remove();
+  tree.append(treeInWords(steps, label));
+}
+
+/** A setting was moved: what comes after the shown step is written again. */
+function changed(what) {
+  pause();
+  bars.arrange();
+  if (!translation) return;
+  if (what === "again") seed += 1;
+  const method = bars.method.input.value;
+  write(what === "setting" && method === "sample" ? cursor : 0);
+  cursor = Math.min(cursor, translation.ids.length - 1);
+  at.decoder = Math.min(at.decoder, cursor);
+  show();
+  say(`${translation.text()}`);
+}
+
+/** Write this token at the shown step, and go on from there. */
+function take(id) {
+  pause();
+  translation.rewind(cursor);
+  translation.step(() => id);
+  const random = seeded(seed);
+  const sample = bars.method.input.value === "sample";
+  while (!translation.ended) translation.step(sample ? (scores) => draw(bars.probs(scores), random) : greedy);
+  show();
+  bars.list.querySelector("[aria-pressed=true]").focus();
+  say(translation.text());
+}
+
+// --- stepping ----------------------------------------------------------------------------------
+
+/** Show the step that writes token `index`. */
+function go(index) {
+  cursor = Math.max(0, Math.min(index, translation.ids.length - 1));
+  at.decoder = cursor;
+  show();
+  const scores = translation.scores[cursor];
+  const share = percent(softmax(scores)[translation.ids[cursor]]);
+  const read = translation.label(translation.readIds[cursor]);
+  const cached = cursor ? ` Keys and values of ${cursor} earlier token${cursor > 1 ? "s" : ""} come from the cache.` : "";
+  say(`Step ${cursor + 1} of ${translation.ids.length}: reads “${read}”, writes “${translation.label(translation.ids[cursor])}” (${share}).${cached}`);
+}
+
+function pause() {
+  clearInterval(playing);
+  playing = undefined;
+  status.removeAttribute("aria-busy");
+  controls.querySelector("[data-do=play]").textContent = "Play";
+}
+
+function play() {
+  if (playing) return pause();
+  if (cursor === translation.ids.length - 1) go(0);
+  status.setAttribute("aria-busy", true); // what is said at each step is not spoken
+  controls.querySelector("[data-do=play]").textContent = "Pause";
+  playing = setInterval(() => {
+    if (cursor === translation.ids.length - 1) return pause();
+    return go(cursor + 1);
+  }, PACE);
+  return undefined;
+}
+
+// --- showing -----------------------------------------------------------------------------------
 
 function say(message, isError = false) {
   status.textContent = message;
   status.classList.toggle("live-error", isError);
-}
-
-function refuse(message) {
-  say(message, true);
-  result.hidden = true;
-  return false;
-}
-
-/** Say what has come out, to screen readers too: once, not at every token. */
-function report() {
-  const { ended, ids, labels, text } = translation;
-  if (ended) {
-    say(`Done, in ${ids.length} tokens with the end`);
-    return status.append(element("span", { className: "visually-hidden" }, `: ${text}`));
-  }
-  say(`Token ${ids.length} is “${labels.at(-1)}”. So far: ${text}`);
+  examples.classList.toggle("live-wanted", isError);
 }
 
 function show() {
-  if (!translation?.ids.length) return;
-  result.hidden = false;
-  german.textContent = translation.text;
-  showHeads();
-  showMap();
-}
-
-/** One small map a head, each with a radio button that makes it the large one. */
-function showHeads() {
-  const [layers, perLayer] = translation.attention.dims;
-  if (heads.querySelector("input") === null) {
-    for (let layer = 0; layer < layers; layer++) {
-      for (let head = 0; head < perLayer; head++) {
-        const radio = element("input", { type: "radio", name: "head" });
-        radio.checked = layer === chosen[0] && head === chosen[1];
-        radio.addEventListener("change", () => {
-          chosen = [layer, head];
-          showMap();
-        });
-        const name = element("span", {}, radio, ` layer ${layer}, head ${head}`);
-        heads.append(element("label", {}, name, element("canvas", { ariaHidden: "true" })));
-      }
-    }
-  }
-  heads.querySelectorAll("canvas").forEach((canvas, index) => {
-    const weights = translation.weights(Math.floor(index / perLayer), index % perLayer);
-    canvas.width = weights[0].length;
-    canvas.height = weights.length;
-    const pen = canvas.getContext("2d");
-    weights.forEach((row, y) => row.forEach((weight, x) => {
-      pen.fillStyle = colour(weight);
-      pen.fillRect(x, y, 1, 1);
-    }));
-  });
-}
-
-/** The chosen head as a table, and its strongest links in words. */
-function showMap() {
-  const { sourceLabels } = translation;
-  const labels = translation.labels.map((label) => label.replaceAll(" ", "␣"));
-  const weights = translation.weights(...chosen);
-  const name = `Layer ${chosen[0]}, head ${chosen[1]}`;
-  map.caption.textContent = `${name}: where it looks (columns) to write each token (rows), in percent.`;
-  const headings = sourceLabels.map((label) => element("th", { scope: "col" }, element("span", {}, label)));
-  map.tHead.replaceChildren(element("tr", {}, element("td"), ...headings));
-  map.tBodies[0].replaceChildren(...weights.map((row, i) => {
-    const cells = Array.from(row, (weight) => {
-      const cell = element("td", { title: weight.toFixed(4) }, weight < SMALL ? "" : percent(weight));
-      cell.style.background = colour(weight);
-      cell.style.color = weight < 0.47 ? "white" : "black"; // contrast at least 4.5 on every colour
-      return cell;
+  const written = translation.ids.map((id, index) => {
+    const button = element(
+      "button",
+      { type: "button", "aria-label": `token ${index + 1}: ${translation.label(id)}`, "aria-pressed": index === cursor },
+      id === translation.eos ? "⟨end⟩" : translation.label(id),
+    );
+    button.classList.toggle("later", index > cursor);
+    button.addEventListener("click", () => {
+      pause();
+      go(index);
+      result.children[index].focus();
     });
-    return element("tr", {}, element("th", { scope: "row" }, labels[i]), ...cells);
-  }));
-  const strongest = weights.map((row, i) => {
-    const most = Math.max(...row);
-    return `“${labels[i]}” → “${sourceLabels[row.indexOf(most)]}” (${percent(most)}\u00a0%)`;
+    return button;
   });
-  links.textContent = `${name} in words, each token with the one it looks at most: ${strongest.join(", ")}.`;
+  result.replaceChildren(...written);
+  bars.show(translation, cursor);
+  view.show(translation, cursor);
+  showDetail();
+  view.drawFlow(picture.querySelector(".live-flow"));
+  if (transcript.open) showTranscript();
 }
 
-const percent = (weight) => (100 * weight).toFixed(0);
-
-/** Dark blue over grey to yellow, for weights from 0 to 1: close to the cividis of the figures. */
-function colour(weight) {
-  const stops = [[0, 34, 78], [124, 123, 120], [254, 232, 56]];
-  const [from, to] = weight < 0.5 ? stops.slice(0, 2) : stops.slice(1);
-  const share = weight < 0.5 ? 2 * weight : 2 * weight - 1;
-  return `rgb(${from.map((start, i) => start + share * (to[i] - start)).join(" ")})`;
+function showDetail() {
+  if (!translation) return;
+  const looked = pointed ? { ...at, [pointed.side]: pointed.index } : at;
+  view.mark(looked, chosen);
+  detail.show(translation, looked, chosen);
 }
 
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+/** A part, a head or a token of the picture was clicked. */
+function choosePart({ side, box, head = 0, index }, isAsked = true) {
+  if (index !== undefined) at = { ...at, [side]: index };
+  else {
+    const step = Math.max(0, box.steps.findIndex(({ name: made }) => made === box.shows));
+    chosen = { side, box, head, step };
+  }
+  if (isAsked) showDetail();
 }
 
-// --- the reader ------------------------------------------------------------------------------
+function point(side, index) {
+  pointed = side && { side, index };
+  showDetail();
+}
+
+/** All heads in words, for the step that is shown. */
+function showTranscript() {
+  const items = view.boxes.filter(({ box }) => box.kind !== "output").flatMap(({ side, box, canvases }) =>
+    canvases.map((_, head) => element("li", {}, `${titleOf({ side, box, head })}: ${inWords(translation, at, { side, box, head })}`)));
+  transcript.querySelector("ul").replaceChildren(...items);
+}
+
+// --- the reader --------------------------------------------------------------------------------
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  ask(Infinity);
+  translate();
 });
-step.addEventListener("click", () => {
-  if (!translation?.ended) ask(1);
-});
-input.addEventListener("input", clear);
-models.addEventListener("change", chooseModel);
-words.addEventListener("toggle", listWords);
-for (const button of document.querySelectorAll(".live-examples button")) {
+for (const button of examples.querySelectorAll("button")) {
   button.addEventListener("click", () => {
-    clear();
     input.value = button.textContent;
-    ask(Infinity);
+    translate();
   });
 }
-chooseModel();
-form.hidden = false; // without this script it would do nothing
+controls.addEventListener("click", ({ target }) => {
+  const what = target.dataset?.do;
+  if (!what || !translation) return;
+  if (what === "play") play();
+  else {
+    pause();
+    go(what === "back" ? cursor - 1 : cursor + 1);
+  }
+});
+picture.addEventListener("keydown", (event) => {
+  if (!event.key.startsWith("Arrow") || !view?.nodes?.includes(document.activeElement)) return;
+  event.preventDefault();
+  view.move(event.key);
+});
+transcript.addEventListener("toggle", () => transcript.open && translation && showTranscript());
+words.addEventListener("toggle", async () => {
+  if (!words.open) return;
+  for (const model of MODELS) {
+    tokenizers[model] ??= await sourceTokenizer(model);
+    const sorted = tokenizers[model].words.sort(new Intl.Collator("en", { caseFirst: "lower" }).compare);
+    words.querySelector(`[data-model=${model}]`).textContent = sorted.join(" ");
+  }
+});
+new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".live-flow"))).observe(picture);
+picture.prepend(svg("svg", { class: "live-flow", "aria-hidden": true }));
+document.getElementById("live-app").hidden = false; // without this script it would do nothing
+translate();

@@ -1,9 +1,8 @@
-// A translator in the browser: the tokenizers of chapter 1 and the plain loop of chapter 10,
+// A translator in the browser: the tokenizers of chapter 1 and the cached loop of chapter 10,
 // around a trained model. Nothing here knows about the page: text, ids and numbers only.
 
-import * as ort from "./onnxruntime/ort.wasm.min.mjs";
-
-ort.env.wasm.numThreads = 1; // more would need headers that a plain web server does not send
+import { beamSearch } from "../explorables/beam_tree.mjs";
+import { Model, copied, readTensors } from "./model.mjs";
 
 const LONGEST_TARGET = 64; // as in minitransformer.translate
 
@@ -61,47 +60,33 @@ function inOrder(ids) {
   return tokens;
 }
 
-const file = (model, name) => new URL(`${model}/${name}`, import.meta.url).href;
-const json = async (model, name) => (await fetch(file(model, name))).json();
-
-/** What cuts the texts that a model reads. */
-async function sourceTokenizer(model) {
-  return new WordTokenizer(await json(model, "src_tokenizer.json"));
+async function fetched(model, name) {
+  const response = await fetch(new URL(`${model}/${name}`, import.meta.url));
+  if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
+  return response;
 }
+const json = async (model, name) => (await fetched(model, name)).json();
 
-/** The words that a model knows; nothing else of it is fetched. */
-export async function vocabulary(model) {
-  return (await sourceTokenizer(model)).words;
+/** What cuts the texts that a model reads; nothing else of it is fetched. */
+export async function sourceTokenizer(model) {
+  return new WordTokenizer(await json(model, "src_tokenizer.json"));
 }
 
 /** A model with its tokenizers. */
 export class Translator {
-  /** Fetch everything that lies in a model's folder and make it ready to run. */
-  static async load(model) {
-    const translator = new Translator();
-    const [config, source, target, session] = await Promise.all([
-      json(model, "config.json"),
-      sourceTokenizer(model),
-      json(model, "tgt_tokenizer.json"),
-      ort.InferenceSession.create(file(model, "translator.onnx")),
+  /** Fetch everything that lies in a model's folder, and make it ready to run. */
+  static async load(name) {
+    const [config, source, target, weights] = await Promise.all([
+      json(name, "config.json"),
+      sourceTokenizer(name),
+      json(name, "tgt_tokenizer.json"),
+      fetched(name, "model.safetensors").then((response) => response.arrayBuffer()),
     ]);
-    translator.longestSource = config.max_len;
+    const translator = new Translator();
     translator.source = source;
     translator.target = new (target.model.type === "BPE" ? BPEDecoder : WordTokenizer)(target);
-    translator.session = session;
+    translator.model = new Model(config, readTensors(weights));
     return translator;
-  }
-
-  /** Why a text cannot be translated, in words for its writer; nothing if it can. */
-  complaint(text) {
-    const words = this.source.split(text);
-    const unknown = [...new Set(words.filter((word) => !this.source.ids.has(word)))];
-    const quoted = unknown.map((word) => `“${word}”`).join(", ");
-    const most = this.longestSource - 1; // and the end
-    if (!words.length) return "Please write something to translate.";
-    if (unknown.length) return `The model does not know ${quoted}. Its words are listed below.`;
-    if (words.length > most) return `The model reads ${most} tokens at most, not ${words.length}.`;
-    return "";
   }
 
   /** A translation of which nothing is written yet. */
@@ -110,49 +95,77 @@ export class Translator {
   }
 }
 
-/** One text while it is being translated. */
+/** One text while it is being translated: what is written, and all that was computed for it. */
 class Translation {
-  constructor(translator, text) {
-    const { source, target, session } = translator;
-    this.session = session;
+  constructor({ source, target, model }, text) {
+    this.model = model;
     this.target = target;
     [this.pad, this.bos, this.eos] = ["<pad>", "<bos>", "<eos>"].map((t) => target.ids.get(t));
     this.sourceLabels = [...source.split(text), "<eos>"];
     this.sourceIds = this.sourceLabels.map((word) => source.ids.get(word));
-    this.ids = []; // what is written
+    this.memory = model.encode(this.sourceIds);
+    this.rewind(0);
+  }
+
+  /** Keep the first tokens that are written, and what was computed for them. */
+  rewind(count) {
+    this.ids = (this.ids ?? []).slice(0, count); // what is written
+    this.scores = (this.scores ?? []).slice(0, count); // of all tokens, before each was chosen
+    this.trace = copied(this.trace ?? {}, count);
   }
 
   get ended() {
     return this.ids.at(-1) === this.eos || this.ids.length === LONGEST_TARGET;
   }
 
-  /** What is written as text; <pad>, <bos> and <eos> leave no trace. */
-  get text() {
+  /** Write one more token: read the newest one, and let `choose` take one by the scores. */
+  step(choose) {
+    const scores = this.model.decode(this.trace, [this.ids.at(-1) ?? this.bos], this.memory);
+    scores[this.pad] = -Infinity; // as in `minitransformer.generate`
+    this.scores.push(scores);
+    this.ids.push(choose(scores));
+  }
+
+  /** The first tokens as text; <pad>, <bos> and <eos> leave no trace. */
+  text(count = this.ids.length) {
     const silent = [this.pad, this.bos, this.eos];
-    return this.target.read(this.ids.filter((id) => !silent.includes(id)));
+    return this.target.read(this.ids.slice(0, count).filter((id) => !silent.includes(id)));
   }
 
-  get labels() {
-    return this.ids.map((id) => this.target.read([id]));
+  /** A token alone, a space in it as a sign that can be seen. */
+  label(id) {
+    return this.target.read([id]).replaceAll(" ", "␣");
   }
 
-  /** Write one more token: read everything again, take the token with the highest score. */
-  async step() {
-    const row = (ids) => new ort.Tensor("int32", Int32Array.from(ids), [1, ids.length]);
-    const { scores, attention } = await this.session.run({
-      source: row(this.sourceIds),
-      target: row([this.bos, ...this.ids]),
-    });
-    const allowed = scores.data.map((score, id) => (id === this.pad ? -Infinity : score));
-    this.ids.push(allowed.indexOf(Math.max(...allowed)));
-    this.attention = attention; // (layers, heads, written, source)
+  /** What the decoder reads: "begin", then what is written but for the last. */
+  get readIds() {
+    return [this.bos, ...this.ids.slice(0, -1)];
   }
 
-  /** How much head `head` of layer `layer` took from each source token, for each one written. */
-  weights(layer, head) {
-    const [, heads, rows, columns] = this.attention.dims;
-    const start = (layer * heads + head) * rows * columns;
-    const row = (i) => this.attention.data.slice(start + i * columns, start + (i + 1) * columns);
-    return Array.from({ length: rows }, (_, i) => row(i));
+  /** The rows of the trace of either side. */
+  rows(name) {
+    return this.trace[name] ?? this.memory[name];
   }
+
+  /** Beam search: its steps, and the texts that ended, the best one first. */
+  beam({ width, alpha }) {
+    const states = new Map([["", { trace: {} }]]);
+    const next = (tokens) => {
+      const { trace: before } = states.get(tokens.slice(0, -1).join(" "));
+      const trace = tokens.length ? copied(before) : before;
+      const scores = this.model.decode(trace, [tokens.at(-1) ?? this.bos], this.memory);
+      states.set(tokens.join(" "), { trace });
+      const total = logSum(scores);
+      scores[this.pad] = -Infinity;
+      const order = Array.from(scores.keys()).sort((a, b) => scores[b] - scores[a]);
+      return order.slice(0, 2 * width).map((id) => [id, scores[id] - total]);
+    };
+    return beamSearch(next, { width, alpha, longest: LONGEST_TARGET, end: this.eos });
+  }
+}
+
+/** log Σ exp(score). */
+function logSum(scores) {
+  const highest = Math.max(...scores);
+  return highest + Math.log(scores.reduce((sum, score) => sum + Math.exp(score - highest), 0));
 }

@@ -1,28 +1,24 @@
-"""The live page: the browser writes what the package writes, and says what it cannot do."""
+"""The live page: what a reader sees and does; `test_live_maths.py` compares its numbers."""
 
-import random
 import re
 from functools import cache
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 import minitransformer as mt
-from live_model import EXAMPLES, FOLDER, NextToken, read_translator
+from live_model import FOLDER, read_translator
 
 LIVE = "chapters/live.html"
 ANSWER = {"timeout": 30_000}  # milliseconds until a model is there and has translated
-LABEL = "English, in the words that the model knows"
-SPLITS = {"number_words": mt.number_words, "grammar": lambda: mt.grammar_sentences(num_train=200)}
-EVERYTHING = pytest.mark.everything
-each_model = pytest.mark.parametrize("name", EXAMPLES)
-one_model = pytest.mark.parametrize(
-    "name", ["grammar", pytest.param("number_words", marks=EVERYTHING)]
-)
+VIEWS = {"desktop": (1400, 900, "light"), "phone": (390, 844, "dark")}
+LONG = "He says that she has brought the child a cake."
+each_view = pytest.mark.parametrize("view", VIEWS)
 
 translator = cache(lambda name: read_translator(FOLDER / name))
-"""The package's model with the weights of a graph of the page, and its tokenizers."""
+"""The package's model with the page's weights, and its tokenizers."""
 
 
 @pytest.fixture
@@ -32,231 +28,362 @@ def requests():
 
 
 @pytest.fixture
-def page(browser, site, requests):
-    """The live page in a window of its own, on a machine with no network but our server."""
-    with browser.new_context(reduced_motion="reduce") as context:
+def open_page(quick, site, requests):
+    """Opens the live page in a view, on a machine with no network but our server."""
+    errors = []
+
+    def opened(view="desktop"):
+        width, height, theme = VIEWS[view]
+        size = {"width": width, "height": height}
+        context = quick(viewport=size, color_scheme=theme, has_touch=view == "phone")
         context.route(lambda url: not url.startswith(site), lambda route: route.abort())
         window = context.new_page()
-        errors = []
         window.on("request", lambda request: requests.append(request.url))
         window.on("pageerror", lambda error: errors.append(error))
         window.goto(f"{site}/{LIVE}")
-        yield window
-        assert errors == []
-        assert [url for url in requests if not url.startswith((site, "data:", "blob:"))] == []
+        expect(window.locator("#live-app")).to_have_attribute("data-state", "shown", **ANSWER)
+        return window
+
+    yield opened
+    assert errors == []
+    assert [url for url in requests if not url.startswith((site, "data:", "blob:"))] == []
 
 
-def choose(page: Page, name: str) -> None:
-    """Take this translator."""
-    page.get_by_label({"number_words": "numbers", "grammar": "sentences"}[name]).check()
+@pytest.fixture
+def page(open_page):
+    return open_page()
 
 
-def translate(page: Page, text: str) -> str:
-    """Type a text, press the button, and wait for the end."""
-    page.get_by_label(LABEL).fill(text)
+def translate(page: Page, text: str) -> None:
+    """Type a text and press the button."""
+    page.get_by_label("A number or a sentence in English").fill(text)
     page.get_by_role("button", name="Translate").click()
-    expect(page.get_by_role("status")).to_contain_text("Done", **ANSWER)
-    return page.locator("#live-german").inner_text()
 
 
-def large_map(page: Page) -> torch.Tensor:
-    """The weights that the large map shows, (t, s)."""
-    rows = page.locator("#live-map tbody tr")
-    return torch.tensor(
-        rows.evaluate_all(
-            "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => +cell.title))"
-        ),
-        dtype=torch.float32,
+def reads(page: Page, text: str) -> None:
+    """Wait until the model has read this text."""
+    expect(page.locator("#live-reads")).to_have_text(f"{text} →", **ANSWER)
+
+
+def status(page: Page):
+    return page.locator("#live-status")
+
+
+def part(page: Page, name: str):
+    return page.locator("#live-picture").get_by_role("button", name=name, exact=True)
+
+
+def step_of(page: Page, name: str):
+    steps = page.get_by_role("group", name="Steps of the computation")
+    return steps.get_by_role("button", name=name, exact=True)
+
+
+# --- the first view --------------------------------------------------------------------------
+
+
+@each_view
+def test_first_view_has_input_result_and_picture(open_page, view):
+    page = open_page(view)
+    width, height, _ = VIEWS[view]
+    expect(status(page)).to_have_text("dreihundertzweiundvierzig")
+    for seen in ("#live-input", "#live-result", "#live-encoder canvas", "#live-decoder canvas"):
+        box = page.locator(seen).first.bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= height
+    shown = page.evaluate(
+        """() => {
+            const { top, bottom } = document.querySelector("#live-picture").getBoundingClientRect();
+            return [top, bottom, document.documentElement.scrollWidth];
+        }"""
     )
+    assert shown[0] < height / 2  # at least the upper half of the picture
+    assert view == "phone" or shown[1] <= height
+    assert shown[2] <= width
 
 
-@one_model
-def test_translations_are_those_of_the_package(page, name):
-    generator = random.Random(6)
-    texts = [p.src for pairs in SPLITS[name]().values() for p in generator.sample(pairs, 3)]
-    assert len({len(text.split()) for text in texts}) > 4  # short and long
-    choose(page, name)
-    found = [translate(page, text) for text in texts]
-    assert found == translator(name).translate(texts)
+def test_page_loads_one_model_and_no_engine(page, requests):
+    page.wait_for_load_state("networkidle")
+    assert [url.split("/")[-2] for url in requests if url.endswith(".safetensors")] == [
+        "number_words"
+    ]
+    assert [url for url in requests if url.endswith((".wasm", ".onnx"))] == []
+
+
+def test_without_javascript_there_is_a_picture(browser, site):
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{site}/{LIVE}")
+        assert page.locator("noscript img").first.is_visible()
+        assert page.locator("#live-app").is_hidden()
+
+
+def test_a_model_that_does_not_come_is_reported(browser, site):
+    with browser.new_context() as context:
+        context.route("**/*.safetensors", lambda route: route.abort())
+        page = context.new_page()
+        page.goto(f"{site}/{LIVE}")
+        expect(status(page)).to_contain_text("could not be loaded", **ANSWER)
+
+
+# --- translating -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("text", "name", "read"),
     [
-        ("number_words", "two million sixteen thousand three hundred"),
-        pytest.param("number_words", EXAMPLES["number_words"], marks=EVERYTHING),
-        ("grammar", "We sleep."),
-        pytest.param("grammar", EXAMPLES["grammar"], marks=EVERYTHING),
+        ("976,042", "number_words", "nine hundred seventy-six thousand forty-two"),
+        ("Seven Hundred and one", "number_words", "seven hundred one"),
+        ("the boy reads me a poem", "grammar", "The boy reads me a poem."),
+        (LONG, "grammar", LONG),
     ],
 )
-def test_every_head_looks_where_the_package_says(page, name, text):
+def test_what_is_typed_is_translated_as_by_the_package(page, text, name, read):
+    translate(page, text)
+    reads(page, read)
+    german = translator(name).translate([read])[0]
+    expect(status(page)).to_have_text(german)
+    shown = "".join(page.locator("#live-result button").all_inner_texts()[:-1])
+    if name == "number_words":
+        assert shown.replace("␣", " ") == german
+
+
+def test_what_cannot_be_translated_is_said_in_one_line_with_examples(page):
+    translate(page, "I love you")
+    expect(status(page)).to_contain_text("does not know “you”")
+    expect(page.get_by_label("A number or a sentence in English")).to_have_attribute(
+        "aria-invalid", ""
+    )
+    examples = page.locator("#live-examples button")
+    assert examples.count() == 3
+    for index in range(3):
+        examples.nth(index).click()
+        text = examples.nth(index).inner_text()
+        reads(page, {0: "nine hundred seventy-six thousand forty-two"}.get(index, text))
+    assert page.locator("#live-input[aria-invalid]").count() == 0
+
+
+def test_numbers_unlike_those_of_training_come_with_a_warning(page):
+    translate(page, "1,000,005")
+    expect(status(page)).to_have_text(re.compile("^eine Milion fünf. Training had few"))
+
+
+def test_words_that_the_models_know_are_listed(page):
+    page.locator("#live-words summary").click()
+    for name in ("number_words", "grammar"):
+        listed = page.locator(f"#live-words [data-model={name}]")
+        expect(listed).not_to_be_empty()
+        known = translator(name).tokenizers["src"].tokens[len(mt.Tokenizer.special_tokens) :]
+        assert sorted(listed.inner_text().split()) == sorted(known)
+
+
+# --- the picture -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("two thousand three hundred", "number_words"), ("We sleep.", "grammar")]
+)
+def test_every_head_shows_the_package_s_weights(page, text, name):
     model = translator(name).model
     src_tokenizer, tgt_tokenizer = translator(name).tokenizers.values()
-    choose(page, name)
+    source = torch.tensor([src_tokenizer.sequence_ids(text)])
+    target = torch.tensor([tgt_tokenizer.begin(translator(name).translate([text])[0])])
+    with torch.inference_mode(), mt.record_attention(model) as maps:
+        model(source, target)
     translate(page, text)
-    source = [*src_tokenizer.encode(text), src_tokenizer.eos_id]
-    target = mt.generate(model, torch.tensor([source]), max_new_tokens=64)[0]
-    with torch.inference_mode():
-        beginning = torch.tensor([[tgt_tokenizer.bos_id, *target[:-1]]])
-        _, expected = NextToken(model)(torch.tensor([source]), beginning)
-    heads = page.locator("#live-heads").get_by_role("radio").all()
-    assert len(heads) == expected.size(0) * expected.size(1)
-    for head, weights in zip(heads, expected.flatten(0, 1), strict=True):
-        head.check()
-        torch.testing.assert_close(large_map(page), weights, atol=1e-3, rtol=0)
-    labels = page.locator("#live-map tbody th").all_text_contents()
-    assert labels == [label.replace(" ", "␣") for label in tgt_tokenizer.labels(target.tolist())]
-    headings = page.locator("#live-map thead th").all_text_contents()
-    assert headings == src_tokenizer.labels(source)
+    reads(page, text)
+    for attention, weights in maps.items():
+        side, _, layer, kind = attention.split(".")
+        kind = kind.replace("_", "-")
+        kind = f"masked {kind}" if (side, kind) == ("decoder", "self-attention") else kind
+        position = weights.size(2) - 1  # the decoder's newest token
+        if side == "encoder":
+            page.locator("#live-encoder .live-tokens button").nth(position).click()
+        for head in range(weights.size(1)):
+            part(page, f"{side}, layer {layer}, {kind}, head {head}").click()
+            page.locator("#live-input").hover()  # and no token of the picture
+            found = page.locator(".live-keys button").evaluate_all(
+                "buttons => buttons.map((button) => +button.dataset.number)"
+            )
+            torch.testing.assert_close(
+                torch.tensor(found), weights[0, head, position], atol=1e-4, rtol=0
+            )
 
 
-# --- the reader ------------------------------------------------------------------------------
+def test_a_token_under_the_pointer_is_said_in_words(page):
+    part(page, "decoder, layer 1, cross-attention, head 2").click()
+    page.locator("#live-decoder .live-tokens button").nth(2).hover()
+    words = page.locator(".live-in-words")
+    expect(words).to_have_text(re.compile(r"^“hundert” attends to “two” >\s99\.9\s%\."))
+    page.locator("#live-input").hover()
+    expect(words).to_have_text(re.compile(r"^“zig” attends to"))
+    box = part(page, "encoder, embedding").bounding_box()
+    part(page, "encoder, embedding").click()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 5)
+    expect(words).to_have_text("The vector of “<eos>” has 128 numbers.")
 
 
-def test_heads_are_described_in_words_and_fit_on_a_phone(page):
-    page.set_viewport_size({"width": 390, "height": 844})
-    translate(page, EXAMPLES["number_words"])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.get_by_role("radio", name="layer 0, head 3").check()
-    weights = large_map(page)
-    percent, column = (100 * weights[0].max()).round().int(), weights[0].argmax()
-    word = page.locator("#live-map thead th").all_text_contents()[column]
-    words = page.locator("#live-links").inner_text()
-    assert words.startswith("Layer 0, head 3 in words")
-    assert f"“{word}” ({percent}\N{NO-BREAK SPACE}%)" in words
+def test_every_part_has_a_formula_with_numbers_a_line_of_code_and_a_chapter(page, site):
+    chapters = set()
+    for name in page.locator("#live-picture .live-shows button[aria-label]").evaluate_all(
+        "buttons => buttons.filter((b) => b.querySelector('canvas') || "
+        "b.classList.contains('live-output')).map((b) => b.ariaLabel)"
+    ):
+        if re.search(r"head [1-3]", name):
+            continue
+        part(page, name).click()
+        for step in (
+            page.get_by_role("group", name="Steps of the computation").locator("button").all()
+        ):
+            step.click()
+            equations = page.locator(".live-equation").all_inner_texts()
+            value = float(page.locator("[data-value]").get_attribute("data-value"))
+            assert float(equations[2].removeprefix("= ").replace("−", "-")) == pytest.approx(
+                value, abs=6e-5
+            )
+            assert page.locator(".live-formula code").inner_text()
+            chapters.add(page.locator(".live-formula a").get_attribute("href"))
+    assert len(chapters) == 6
+    for address in chapters:
+        assert page.request.get(f"{site}/chapters/{address}").ok
+
+
+def test_an_entry_of_a_vector_can_be_chosen(page):
+    part(page, "decoder, layer 0, feed-forward").click()
+    step_of(page, "norm").click()
+    slider = page.get_by_role("slider", name="component")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".live-equation").first).to_have_text(re.compile("^y₁ = γ₁"))
+    expect(slider).to_be_focused()
+    page.locator(".live-tile").click(position={"x": 3, "y": 70})
+    expect(page.locator(".live-equation").first).to_have_text(re.compile("^y₁₁₂ = "))
+
+
+# --- stepping --------------------------------------------------------------------------------
+
+
+def test_steps_go_back_and_on(page):
+    tokens = page.locator("#live-result button")
+    assert tokens.count() == 7
+    page.get_by_role("button", name="Back").click()
+    expect(status(page)).to_have_text(
+        re.compile(
+            r"^Step 6 of 7: reads “vier”, writes “zig” \(\d\d\.\d\s%\)\. Keys and values of 5"
+        )
+    )
+    assert page.locator("#live-decoder .live-tokens button:visible").count() == 6
+    tokens.nth(1).click()
+    expect(tokens.nth(1)).to_be_focused()
+    expect(status(page)).to_contain_text("Step 2 of 7: reads “drei”, writes “hundert”")
+    page.get_by_role("button", name="Next").click()
+    expect(status(page)).to_contain_text("Step 3 of 7")
+    assert page.locator("#live-decoder .live-tokens button:visible").count() == 3
+
+
+def test_play_goes_to_the_end_and_can_be_paused(page):
+    page.get_by_role("button", name="Play").click()
+    expect(status(page)).to_contain_text("Step 1 of 7")
+    expect(status(page)).to_contain_text("Step 3 of 7", timeout=5000)
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_timeout(1500)
+    expect(status(page)).to_contain_text("Step 3 of 7")
+    page.get_by_role("button", name="Play").click()
+    expect(status(page)).to_contain_text("Step 7 of 7", timeout=10_000)
+    expect(page.get_by_role("button", name="Play")).to_be_visible(timeout=5000)
+
+
+# --- the next token --------------------------------------------------------------------------
+
+
+def probabilities(page: Page) -> list[float]:
+    return page.locator("ol.live-bars button").evaluate_all(
+        "buttons => buttons.map((button) => +button.dataset.probability)"
+    )
+
+
+def test_settings_change_the_bars_at_once(page):
+    page.locator("#live-result button").nth(2).click()
+    before = probabilities(page)
+    page.get_by_role("slider", name="temperature").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    assert probabilities(page)[0] < before[0]
+    expect(page.get_by_role("combobox", name="next token")).to_have_value("sample")
+    page.get_by_role("slider", name="top-k").focus()
+    page.keyboard.press("Home")  # a single token is left
+    assert max(probabilities(page)) == 1
+    expect(page.get_by_role("button", name="Draw again")).to_be_visible()
+
+
+def test_another_token_can_be_written(page):
+    page.locator("#live-result button").nth(2).click()
+    bar = page.locator("ol.live-bars button").nth(1)
+    label = bar.locator(".live-bar-name").inner_text()
+    bar.click()
+    expect(page.locator("#live-result button").nth(2)).to_have_text(label)
+    expect(page.locator("#live-result button").nth(1)).to_have_text("hundert")
+
+
+def test_beam_search_shows_its_tree(page):
+    page.get_by_role("combobox", name="next token").select_option("beam")
+    tree = page.locator("#live-tree")
+    expect(tree.locator("svg.tree .winner").first).to_be_attached()
+    assert "drei" in tree.locator("svg.tree").text_content()
+    tree.locator("summary").click()
+    expect(tree.locator("li").first).to_contain_text("kept: drei")
+    expect(status(page)).to_have_text("dreihundertzweiundvierzig")
+    page.get_by_role("combobox", name="next token").select_option("greedy")
+    expect(tree).to_be_hidden()
+
+
+# --- everyone --------------------------------------------------------------------------------
 
 
 def test_keyboard_alone_is_enough(page):
-    page.get_by_label(LABEL).focus()
+    page.get_by_label("A number or a sentence in English").focus()
     page.keyboard.press("Control+A")
     page.keyboard.type("forty-two")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text(
-        "Done, in 5 tokens with the end: zweiundvierzig", **ANSWER
-    )
-    for _ in range(30):
+    expect(status(page)).to_have_text("zweiundvierzig")
+    for _ in range(40):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.name") == "head":
+        if page.evaluate("document.activeElement.closest('.live-side') !== null"):
             break
+    expect(part(page, "decoder, layer 1, cross-attention, head 2")).to_be_focused()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("radio", name="layer 1, head 3")).to_be_checked()
-    expect(page.locator("#live-map caption")).to_contain_text("Layer 1, head 3")
+    expect(part(page, "decoder, layer 1, cross-attention, head 3")).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(part(page, "decoder, layer 1, feed-forward")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#live-detail-title")).to_have_text("Decoder layer 1: feed-forward")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.closest('#live-encoder') !== null")
 
 
-def test_one_token_at_a_time(page):
-    status, step = page.get_by_role("status"), page.get_by_role("button", name="One token")
-    page.get_by_label(LABEL).fill("forty-two")
-    step.click()
-    expect(status).to_have_text("Token 1 is “zwei”. So far: zwei", **ANSWER)
-    step.click()
-    expect(status).to_have_text("Token 2 is “und”. So far: zweiund")
-    page.get_by_role("button", name="Translate").click()  # goes on
-    expect(status).to_have_text("Done, in 5 tokens with the end: zweiundvierzig")
-    step.click()  # there is no more to write
-    expect(status).to_have_text("Done, in 5 tokens with the end: zweiundvierzig")
-    page.get_by_label(LABEL).fill("two")
-    expect(status).to_have_text("")
-    expect(page.locator("#live-result")).to_be_hidden()
-    step.click()  # another text: begins anew
-    expect(status).to_have_text("Token 1 is “zwei”. So far: zwei")
+def test_a_step_can_be_read_in_words(page):
+    page.locator("#live-transcript summary").click()
+    items = page.locator("#live-transcript li")
+    assert items.count() == 4 * 6 + 10  # heads of six attentions, and the other boxes
+    expect(items.filter(has_text="Encoder layer 0: self-attention, head 3")).to_contain_text(
+        re.compile(r"“three” attends to “")
+    )
 
 
-@one_model
-def test_examples_are_translated(page, name):
-    choose(page, name)
-    buttons = page.locator(".live-examples button:visible").all()
-    assert len(buttons) == 6
-    for button in buttons:
-        text = button.inner_text()
-        button.click()
-        german = translator(name).translate([text])[0]
-        expect(page.get_by_role("status")).to_contain_text(
-            re.compile(f"^Done, .*: {re.escape(german)}$"), **ANSWER
-        )
-
-
-@one_model
-def test_choosing_a_translator_begins_with_its_example(page, name):
-    other = next(key for key in EXAMPLES if key != name)
-    choose(page, other)
-    expect(page.locator(".live-example:visible img")).to_have_attribute("src", re.compile(other))
-    translate(page, page.get_by_label(LABEL).input_value())
-    expect(page.locator(".live-example")).to_have_count(0)  # it would seem to be the answer
-    page.get_by_role("radio", name="layer 0, head 0").check()
-    page.get_by_label(LABEL).fill(EXAMPLES[other] * 3)
-    page.get_by_role("button", name="Translate").click()
-    choose(page, name)  # stops the other one
-    page.wait_for_timeout(1000)
-    expect(page.get_by_role("status")).to_have_text("")
-    expect(page.locator("#live-result")).to_be_hidden()
-    expect(page.get_by_label(LABEL)).to_have_value(EXAMPLES[name])
-    translate(page, EXAMPLES[name])
-    heads = page.locator("#live-heads").get_by_role("radio").all()
-    assert len(heads) == 8
-    assert not heads[0].is_checked()
-
-
-MESSAGES = {
-    "number_words": {
-        "": "Please write something to translate.",
-        "forty-tow": "does not know “tow”.",
-        "Forty 42 forty": "does not know “Forty”, “42”.",
-        "constructor <eos>": "does not know “constructor”, “<”, “eos”, “>”.",
-        "one " * 128: "reads 127 tokens at most, not 128",
-    },
-    "grammar": {
-        "  \n ": "Please write something to translate.",
-        "forty": "does not know “forty”.",
-        "The dog sleeps. " * 32: "reads 127 tokens at most, not 128",
-    },
-}
-
-
-@each_model
-def test_what_cannot_be_translated_is_explained_and_the_longest_is(page, name):
-    choose(page, name)
-    for text, message in MESSAGES[name].items():
-        page.get_by_label(LABEL).fill(text)
-        page.get_by_role("button", name="Translate").click()
-        expect(page.get_by_role("status")).to_contain_text(message, **ANSWER)
-        assert page.locator("#live-result").is_hidden()
-    longest = translator(name).model.config.max_len - 1  # and the end
-    page.get_by_label(LABEL).fill({"number_words": "one ", "grammar": "dog "}[name] * longest)
-    page.get_by_role("button", name="One token").click()
-    expect(page.get_by_role("status")).to_contain_text("Token 1 is", **ANSWER)
-
-
-@each_model
-def test_every_word_that_the_model_knows_is_listed(page, name, requests):
-    choose(page, name)
-    page.locator("#live-words summary").click()
-    listed = page.locator("#live-words p")
-    expect(listed).not_to_be_empty()
-    known = translator(name).tokenizers["src"].tokens[len(mt.Tokenizer.special_tokens) :]
-    assert sorted(listed.inner_text().split()) == sorted(known)
-    assert [url for url in requests if url.endswith((".onnx", ".wasm"))] == []
-
-
-def test_nothing_big_is_loaded_before_it_is_needed(page, requests):
-    page.wait_for_load_state("networkidle")
-    heavy = (".onnx", ".wasm", "translator.mjs")
-    assert [url for url in requests if url.endswith(heavy)] == []
-    translate(page, "seven")
-    assert all(any(url.endswith(end) for url in requests) for end in heavy)
-
-
-@pytest.mark.parametrize("trouble", ["no WebAssembly", "could not be loaded", "no JavaScript"])
-def test_a_browser_that_cannot_run_the_model_says_so(browser, site, trouble):
-    with browser.new_context(java_script_enabled=trouble != "no JavaScript") as context:
-        if trouble == "no WebAssembly":
-            context.add_init_script("delete globalThis.WebAssembly")
-        else:
-            context.route("**/*.onnx", lambda route: route.abort())
-        page = context.new_page()
-        page.goto(f"{site}/{LIVE}")
-        if trouble == "no JavaScript":
-            assert page.locator("#live-form").is_hidden()
-        else:
-            page.get_by_role("button", name="Translate").click()
-            expect(page.get_by_role("status")).to_contain_text(trouble, **ANSWER)
-        assert page.locator(".live-example img").first.is_visible()
+@each_view
+def test_nobody_is_shut_out_of_what_opens(open_page, view):
+    page = open_page(view)
+    translate(page, LONG)
+    reads(page, LONG)
+    page.locator("#live-result button").nth(5).click()
+    page.get_by_role("combobox", name="next token").select_option("beam")
+    page.locator("#live-transcript summary").click()
+    found = Axe().run(page, context="#live-app", options={"resultTypes": ["violations"]})
+    serious = [rule for rule in found.response["violations"] if rule["impact"] != "minor"]
+    assert [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in serious] == []
+    small = page.locator("#live-app :is(button, summary, input, select):visible").evaluate_all(
+        """nodes => nodes.map((node) => [node.getBoundingClientRect(), node.outerHTML])
+            .filter(([box]) => Math.min(box.width, box.height) < 24 && box.width * box.height < 576)
+            .map(([, html]) => html.slice(0, 120))"""
+    )
+    assert view == "desktop" or [html for html in small if "token" not in html] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view][0]

@@ -1,0 +1,90 @@
+// The most probable next tokens as bars, and the settings that change them.
+
+import { decimals, element, select, slider } from "../explorables/elements.mjs";
+import { softmax } from "./model.mjs";
+import { nextTokenProbs } from "./sampling.mjs";
+
+const SHOWN = 5;
+const ALL = 20; // the slider's end: no token is cut off
+
+/** A probability in percent, never rounded to 100 or to 0. */
+export function percent(share) {
+  if (share === 0 || share === 1) return `${100 * share}\u00a0%`;
+  if (share > 0.999) return ">\u00a099.9\u00a0%";
+  return share < 0.001 ? "<\u00a00.1\u00a0%" : `${decimals(100 * share, 1)}\u00a0%`;
+}
+
+export class Bars {
+  /**
+   * `changed` is called with "method" or "setting" when the reader changes one, `take` with the
+   * token whose bar is pressed.
+   */
+  constructor(place, { changed, take }) {
+    this.take = take;
+    const methods = { greedy: "most probable", sample: "at random", beam: "beam search" };
+    this.method = select("next token", methods, () => changed("method"));
+    const moved = () => changed("setting");
+    const drawn = () => {
+      if (this.method.input.value !== "sample") {
+        this.method.input.value = "sample";
+        changed("method");
+      } else moved();
+    };
+    this.temperature = slider("temperature", { min: 0.1, max: 2, step: 0.1, value: 1, write: (v) => decimals(v, 1) }, drawn);
+    this.topK = slider("top-k", { min: 1, max: ALL, value: ALL, write: (v) => (v === ALL ? "all" : `${v}`) }, drawn);
+    this.topP = slider("top-p", { min: 0.05, max: 1, step: 0.05, value: 1, write: (v) => decimals(v, 2) }, drawn);
+    this.width = slider("beams", { min: 2, max: 5, value: 3 }, moved);
+    this.alpha = slider("length penalty α", { min: 0, max: 2, step: 0.1, value: 0.6, write: (v) => decimals(v, 1) }, moved);
+    this.again = element("button", { type: "button" }, "Draw again");
+    this.again.addEventListener("click", () => changed("again"));
+    this.of = {
+      greedy: [this.temperature, this.topK, this.topP],
+      sample: [this.temperature, this.topK, this.topP, { node: this.again }],
+      beam: [this.width, this.alpha],
+    };
+    this.settings = element("div", { class: "live-settings" });
+    this.heading = element("p", { class: "live-heading" });
+    this.list = element("ol", { class: "live-bars" });
+    place.replaceChildren(this.heading, this.list, this.method.node, this.settings);
+    this.arrange();
+  }
+
+  /** The settings of the chosen method alone. */
+  arrange() {
+    this.settings.replaceChildren(...this.of[this.method.input.value].map(({ node }) => node));
+  }
+
+  /** The distribution that a token is drawn from. */
+  probs(scores) {
+    const topK = this.topK.value === ALL ? Infinity : this.topK.value;
+    const settings = { temperature: this.temperature.value, topK, topP: this.topP.value };
+    return nextTokenProbs(scores, settings);
+  }
+
+  /** Show the scores of a step: the most probable tokens, as the model has them and as they are drawn. */
+  show(translation, cursor) {
+    const scores = translation.scores[cursor];
+    const [own, drawn] = [softmax(scores), this.probs(scores)];
+    const order = Array.from(own.keys()).sort((a, b) => own[b] - own[a]).slice(0, SHOWN);
+    if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
+    this.heading.textContent = cursor ? `After “${translation.text(cursor)}”` : "At the beginning";
+    this.list.replaceChildren(...order.map((id) => {
+      const label = translation.label(id);
+      const isTaken = id === translation.ids[cursor];
+      const button = element(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": isTaken,
+          "aria-label": `${label}: ${percent(drawn[id])}; write it here`,
+          "data-probability": drawn[id],
+        },
+        element("span", { class: "live-bar-name" }, label),
+        element("span", { class: "live-bar", style: `--own: ${100 * own[id]}%; --drawn: ${100 * drawn[id]}%` }),
+        element("span", { class: "live-bar-share" }, percent(drawn[id])),
+      );
+      button.addEventListener("click", () => this.take(id));
+      return element("li", {}, button);
+    }));
+  }
+}

@@ -1,0 +1,152 @@
+// What a model is made of, as the page shows it: boxes from the bottom up, and in each box the steps
+// of its computation. Each step names the rows of the trace that it makes, the formula that makes
+// them, and the rows and weights that go in.
+
+const CHAPTERS = {
+  embedding: ["02_embeddings", 2],
+  position: ["03_positional_encoding", 3],
+  attention: ["04_attention", 4],
+  heads: ["05_multi_head_attention", 5],
+  feedForward: ["06_feed_forward", 6],
+  norm: ["07_layer_norm", 7],
+  output: ["02_embeddings", 2],
+};
+
+/** The line of the package for each formula; a test looks for them there. */
+export const CODE = {
+  embedding: "return F.embedding(ids, self.weight) * self.scale  # (b, q, d)",
+  sinusoidal: "angle = position * torch.exp(-math.log(10_000.0) * even / d_model)",
+  learned: "return x + table_rows(self.weight, x, start).to(x.dtype)  # (b, q, d)",
+  input: "x = self.positions(x, start)",
+  norm: "return (weight * (numbers - mean) / torch.sqrt(variance + eps) + bias).to(x.dtype)",
+  rmsNorm: "return (weight * numbers / torch.sqrt(mean_square + eps)).to(x.dtype)",
+  queries: "queries = self.w_q(query)",
+  keys: "keys, values = self.w_k(key), self.w_v(value)",
+  values: "keys, values = self.w_k(key), self.w_v(value)",
+  rotary: "rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)  # (..., n, e/2, 2)",
+  score: "scores = query @ key.to(wide).transpose(-2, -1)  # (..., q, k)",
+  weight: "return scores.softmax(dim=-1).to(dtype)",
+  weighted: "return weights @ value  # (..., q, e')",
+  output: "joined = heads.transpose(-3, -2).flatten(-2)  # (b, q, h·e)",
+  sum: "return x + self.dropout(sublayer(self.norm(x)))",
+  sumPostNorm: "return self.norm(x + self.dropout(sublayer(x)))",
+  inner: "inner = self.activation(self.w_1(x))  # (..., f)",
+  outer: "return self.w_2(self.dropout(inner))  # (..., d)",
+  logits: "return F.linear(x, self.weight, self.bias)  # (..., v)",
+};
+
+const step = (label, formula, chapter, name, given = {}) =>
+  ({ label, formula, chapter: CHAPTERS[chapter], name, code: CODE[given.code ?? formula], ...given });
+
+/** The boxes of one side, "encoder" or "decoder", in the order in which they compute. */
+export function boxes(config, side) {
+  const hasEncoder = config.num_encoder_layers > 0;
+  const embedding = side === "encoder" ? "src_embedding" : hasEncoder ? "tgt_embedding" : "embedding";
+  const made = [{
+    key: embedding,
+    label: "embedding",
+    kind: "vectors",
+    shows: embedding,
+    steps: [step("token’s vector", "embedding", "embedding", embedding)],
+  }];
+  const kind = config.positional_encoding;
+  if (kind === "sinusoidal" || kind === "learned") {
+    made.push({
+      key: `${side}.positions`,
+      label: "+ position",
+      kind: "vectors",
+      shows: `${side}.input`,
+      stream: `${side}.input`,
+      steps: [
+        step("position’s vector", kind, "position", `${side}.positions`),
+        step("sum", "sum", "position", `${side}.input`, { from: embedding, adds: `${side}.positions`, code: "input" }),
+      ],
+    });
+  }
+  let stream = `${side}.input`;
+  for (let layer = 0; layer < config[`num_${side}_layers`]; layer++) {
+    const cross = side === "decoder" && hasEncoder;
+    const sublayers = ["self_attention", ...(cross ? ["cross_attention"] : []), "feed_forward"];
+    sublayers.forEach((sublayer, part) => {
+      const residual = `${side}.layers.${layer}.residual_${part + 1}`;
+      made.push(sublayerBox(config, `${side}.layers.${layer}.${sublayer}`, residual, stream, layer));
+      stream = residual;
+    });
+  }
+  if (config.norm_first) {
+    made.push({
+      key: `${side}.norm`,
+      label: side === "encoder" ? "norm (memory)" : "norm",
+      kind: "vectors",
+      shows: `${side}.norm`,
+      steps: [normStep(config, `${side}.norm`, stream)],
+    });
+  }
+  return made;
+}
+
+const normStep = (config, name, from) =>
+  step("norm", config.norm === "rms_norm" ? "rmsNorm" : "norm", "norm", name, { from, weights: name });
+
+/** The box of an attention or a feed-forward network, with norm and residual connection. */
+function sublayerBox(config, name, residual, before, layer) {
+  const kind = name.split(".").at(-1);
+  const normed = config.norm_first ? `${residual}.norm` : before;
+  const inside = kind === "feed_forward" ? networkSteps(config, name, normed) : attentionSteps(config, name, normed);
+  const out = inside.at(-1).name;
+  const norm = `${residual}.norm`;
+  const steps = config.norm_first
+    ? [normStep(config, norm, before), ...inside, step("sum", "sum", "norm", residual, { from: before, adds: out })]
+    : [
+      ...inside,
+      step("sum", "sum", "norm", `${residual}.sum`, { from: before, adds: out, code: "sumPostNorm" }),
+      { ...normStep(config, norm, `${residual}.sum`), name: residual },
+    ];
+  const label = kind === "self_attention" && name.startsWith("decoder") ? "masked self-attention" : kind.replace("_", "-");
+  return {
+    key: name,
+    label,
+    layer,
+    kind: kind === "feed_forward" ? "inner" : "attention",
+    shows: kind === "feed_forward" ? `${name}.inner` : `${name}.weights`,
+    stream: residual,
+    steps,
+  };
+}
+
+function attentionSteps(config, name, normed) {
+  const cross = name.endsWith("cross_attention");
+  const source = cross ? { from: "encoder", of: "encoder" } : { from: normed };
+  const project = (label, letter, from) =>
+    step(label, "linear", "attention", `${name}.w_${letter}`, { ...from, weights: `${name}.w_${letter}`, code: label });
+  const turned = (label, letter, from) => config.positional_encoding === "rotary" && !cross
+    ? [step(`${label}, rotated`, "rotary", "position", `${name}.${label}`, { ...from, from: `${name}.w_${letter}` })]
+    : [];
+  return [
+    project("queries", "q", { from: normed }),
+    ...turned("queries", "q", {}),
+    project("keys", "k", source),
+    ...turned("keys", "k", {}),
+    project("values", "v", source),
+    step("scores", "score", "attention", `${name}.scores`, { owner: name, byKey: true }),
+    step("weights", "weight", "attention", `${name}.weights`, { owner: name, byKey: true }),
+    step("weighted sums", "weighted", "attention", `${name}.heads`, { owner: name }),
+    step("heads mixed", "linear", "heads", `${name}.w_o`, { from: `${name}.heads`, weights: `${name}.w_o`, code: "output" }),
+  ];
+}
+
+function networkSteps(config, name, normed) {
+  const gated = ["reglu", "geglu", "geglu_tanh", "swiglu"].includes(config.activation);
+  return [
+    step("inner units", "inner", "feedForward", `${name}.inner`, { from: normed, weights: `${name}.w_1`, gate: gated && `${name}.w_3` }),
+    step("output", "linear", "feedForward", `${name}.w_2`, { from: `${name}.inner`, weights: `${name}.w_2`, code: "outer" }),
+  ];
+}
+
+/** The last box, on top of the decoder: a score for each token of the vocabulary. */
+export const outputBox = () => ({
+  key: "output_projection",
+  label: "scores",
+  kind: "output",
+  steps: [step("scores of the next token", "logits", "output", "output_projection", { from: "decoder", weights: "output_projection" })],
+});
