@@ -102,18 +102,6 @@ def assert_same_weights(found, expected):
         assert torch.equal(found[name], weight), name
 
 
-def refusals(*rows):
-    """A test that each bad call fails: a call, what its error says, and its class: ValueError."""
-
-    @pytest.mark.parametrize("row", rows, ids=lambda row: row[1])
-    def test(row):
-        call, message, *error = row
-        with pytest.raises(error[0] if error else ValueError, match=message):
-            call()
-
-    return test
-
-
 def shaken(module, seed=1, scale=0.2):
     """The module with every parameter moved, for zero biases and gains of 1 hide mistakes."""
     generator = torch.Generator().manual_seed(seed)

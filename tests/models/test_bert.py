@@ -6,7 +6,7 @@ import pytest
 import torch
 from alike import assert_close, ids_of
 from families import pair_of, theirs_of
-from helpers import refusals
+from helpers import refuses
 
 from minitransformer import models as mm
 from minitransformer.tokenization.tokenizer import pad_rows
@@ -97,25 +97,25 @@ LONG = "sequence of 10 positions is longer than max_len=9"
 SHAPES = r"same shape, got \(2, 5\) and \(2, 4\)"
 REFUSED = [
     # What the files of every DistilBERT have no place for would be lost.
-    (lambda: mm.DistilBERTConfig(eps=1e-5), "eps is 1e-12 in every distilbert, got 1e-05"),
-    (lambda: mm.DistilBERTConfig(num_segments=2), "num_segments is 0 in every distilbert, got 2"),
-    (lambda: MODELS["bert"](ids_of(V, 2, 10, low=5)), LONG),
-    (lambda: MODELS["roberta"](ids_of(V, 2, 8, low=5)), LONG),  # two rows are not for tokens
-    (lambda: MODELS["bert"](IDS, IDS[:, 1:]), SHAPES),
-    (lambda: MODELS["bert"](IDS, 0 * IDS + 2), "id 2 lies outside the vocabulary of 2"),
-    (lambda: MODELS["bert"](0 * IDS + V), "id 37 lies outside the vocabulary of 37"),
-    (lambda: MODELS["distilbert"](IDS, 0 * IDS), r"DistilBertModel has no segments, got \(2, 5\)"),
-    (lambda: MODELS["distilbert"].pool(torch.zeros(2, 5, 12)), "DistilBertModel has no pooler"),
-    (lambda: MODELS["masked"].loss(IDS, 0 * IDS), "all 10 targets are padding"),
-    (lambda: MODELS["masked"].loss(IDS, 0 * IDS - 100), "target -100 lies outside the vocabulary"),
-    (lambda: MODELS["masked"].loss(IDS, IDS[:, 1:]), SHAPES),
-    (lambda: hidden(IDS, share=1.5), r"must lie between 0 and 1, got"),
-    (lambda: hidden(IDS, masked=0.95), r"must lie between 0 and 1, got"),
-    (lambda: hidden(IDS, replaced=-0.1), r"must lie between 0 and 1, got"),
+    ("eps is 1e-12 in every distilbert, got 1e-05", lambda: mm.DistilBERTConfig(eps=1e-5)),
+    ("num_segments is 0 in every distilbert, got 2", lambda: mm.DistilBERTConfig(num_segments=2)),
+    (LONG, lambda: MODELS["bert"](ids_of(V, 2, 10, low=5))),
+    (LONG, lambda: MODELS["roberta"](ids_of(V, 2, 8, low=5))),  # two rows are not for tokens
+    (SHAPES, lambda: MODELS["bert"](IDS, IDS[:, 1:])),
+    ("id 2 lies outside the vocabulary of 2", lambda: MODELS["bert"](IDS, 0 * IDS + 2)),
+    ("id 37 lies outside the vocabulary of 37", lambda: MODELS["bert"](0 * IDS + V)),
+    (r"DistilBertModel has no segments, got \(2, 5\)", lambda: MODELS["distilbert"](IDS, 0 * IDS)),
+    ("DistilBertModel has no pooler", lambda: MODELS["distilbert"].pool(torch.zeros(2, 5, 12))),
+    ("all 10 targets are padding", lambda: MODELS["masked"].loss(IDS, 0 * IDS)),
+    ("target -100 lies outside the vocabulary", lambda: MODELS["masked"].loss(IDS, 0 * IDS - 100)),
+    (SHAPES, lambda: MODELS["masked"].loss(IDS, IDS[:, 1:])),
+    (r"must lie between 0 and 1, got", lambda: hidden(IDS, share=1.5)),
+    (r"must lie between 0 and 1, got", lambda: hidden(IDS, masked=0.95)),
+    (r"must lie between 0 and 1, got", lambda: hidden(IDS, replaced=-0.1)),
 ]
 
 
-test_what_cannot_be_is_refused_with_both_numbers = refusals(*REFUSED)
+test_what_cannot_be_is_refused_with_both_numbers = refuses(*REFUSED)
 
 
 def test_order_matters_only_through_positions():

@@ -270,14 +270,8 @@ def test_missing_file_is_named(folder, name):
         ({"d_model": "12"}, "config.json: d_model must be int, got '12'"),
         ({"num_heads": 5}, "config.json: num_heads must divide d_model, got 5 and 12"),
         ({"num_encoder_layers": 0}, "config.json: num_encoder_layers must be at least 1, got 0"),
-        (
-            {"src_vocab_size": 30},
-            r"1 of \d+ .* src_emb.*, is \(29, 12\), expected \(30, 12\)",
-        ),
-        (
-            {"num_encoder_layers": 1},
-            r"\d+ of .* encoder.layers.1.\S+, is .*, expected missing",
-        ),
+        ({"src_vocab_size": 30}, r"1 of \d+ .* src_emb.*, is \(29, 12\), expected \(30, 12\)"),
+        ({"num_encoder_layers": 1}, r"\d+ of .* encoder.layers.1.\S+, is .*, expected missing"),
         ({"tie_output": False}, r"output_projection.weight, is missing, expected \(31, 12\)"),
     ],
     ids=str,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from alike import ids_of, published, transformers
-from helpers import refusals
+from helpers import refuses
 
 from minitransformer import pad_rows
 from minitransformer.models.t5 import T5, RelativePositionBias, T5Config, position_buckets
@@ -42,11 +42,11 @@ def biased(**options):
     return lambda: RelativePositionBias(3, **options)
 
 
-test_buckets_that_cannot_be_are_refused = refusals(
-    (biased(num_buckets=3), "num_buckets must be at least 4, got 3"),
-    (biased(num_buckets=1, bidirectional=False), "num_buckets must be at least 2, got 1"),
-    (biased(max_distance=8), "above the 8 distances that have a bucket each, got 8"),
-    (biased(max_distance=16, bidirectional=False), "above the 16 distances .* got 16"),
+test_buckets_that_cannot_be_are_refused = refuses(
+    ("num_buckets must be at least 4, got 3", biased(num_buckets=3)),
+    ("num_buckets must be at least 2, got 1", biased(num_buckets=1, bidirectional=False)),
+    ("above the 8 distances that have a bucket each, got 8", biased(max_distance=8)),
+    ("above the 16 distances .* got 16", biased(max_distance=16, bidirectional=False)),
 )
 
 

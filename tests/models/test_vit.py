@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from alike import assert_close, published
 from families import pair_of
-from helpers import randn, refusals
+from helpers import randn, refuses
 
 from minitransformer.models.vit import PatchEmbedding, Rectangle, ViT, ViTConfig
 
@@ -66,12 +66,12 @@ def pixels(*shape, interpolate=False):
 
 SIZE = r"image_size must be int or Rectangle, got \(6, 8\)"
 PICTURES = r"pictures must be \(b, 3, height, width\), got "
-test_what_does_not_fit_is_refused = refusals(
-    (lambda: ViTConfig(head="mean"), r"head must be one of .*'none'\), got 'mean'"),
-    (pixels(2, 6, 8), PICTURES + r"\(2, 6, 8\)"),
-    (pixels(2, 1, 6, 8), PICTURES + r"\(2, 1, 6, 8\)"),
-    (pixels(2, 1, 9, 8, interpolate=True), PICTURES + r"\(2, 1, 9, 8\)"),
-    (pixels(2, 3, 8, 6), "pictures must be 6 × 8 pixels, got 8 × 6; with interpolate=True"),
-    (pixels(2, 3, 6, 7, interpolate=True), "must fill a picture, got 3 × 2 for 6 × 7 pixels"),
-    (lambda: ViTConfig(image_size=(6, 8)), SIZE, TypeError),
+test_what_does_not_fit_is_refused = refuses(
+    (r"head must be one of .*'none'\), got 'mean'", lambda: ViTConfig(head="mean")),
+    (PICTURES + r"\(2, 6, 8\)", pixels(2, 6, 8)),
+    (PICTURES + r"\(2, 1, 6, 8\)", pixels(2, 1, 6, 8)),
+    (PICTURES + r"\(2, 1, 9, 8\)", pixels(2, 1, 9, 8, interpolate=True)),
+    ("pictures must be 6 × 8 pixels, got 8 × 6; with interpolate=True", pixels(2, 3, 8, 6)),
+    ("must fill a picture, got 3 × 2 for 6 × 7 pixels", pixels(2, 3, 6, 7, interpolate=True)),
+    (SIZE, lambda: ViTConfig(image_size=(6, 8)), TypeError),
 )

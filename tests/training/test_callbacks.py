@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import PAIRS, assert_same_weights, copying_trainer, refusals
+from helpers import PAIRS, assert_same_weights, copying_trainer, refuses
 from test_trainer import assert_same_checkpoints, assert_same_training
 
 import minitransformer as mt
@@ -90,11 +90,11 @@ def test_checkpoint_is_saved_at_its_steps_and_at_the_end(tmp_path, monkeypatch):
     assert saves == [(path, 3), (path, 6), (path, 8)]
 
 
-test_impossible_callbacks_are_refused = refusals(
-    (lambda: mt.Evaluate(dict, 0), "every must be at least 1, got 0"),
-    (lambda: mt.Checkpoint("a", 0), "every must be at least 1, got 0"),
-    (lambda: mt.EarlyStopping("score", 0), "patience must be at least 1, got 0"),
-    (lambda: mt.EarlyStopping("loss"), "what an evaluation returns, got 'loss'"),
+test_impossible_callbacks_are_refused = refuses(
+    ("every must be at least 1, got 0", lambda: mt.Evaluate(dict, 0)),
+    ("every must be at least 1, got 0", lambda: mt.Checkpoint("a", 0)),
+    ("patience must be at least 1, got 0", lambda: mt.EarlyStopping("score", 0)),
+    ("what an evaluation returns, got 'loss'", lambda: mt.EarlyStopping("loss")),
 )
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers import each_model, refusals, small_model
+from helpers import each_model, refuses, small_model
 
 import minitransformer as mt
 from minitransformer.training import data
@@ -105,15 +105,15 @@ def dealt(deal, *arguments):
     return lambda: deal(*arguments, seed=0, epoch=0)
 
 
-test_what_makes_no_batch_is_refused = refusals(
-    (lambda: mt.collate([]), "a batch needs at least 1 example, got 0"),
-    (dealt(mt.epoch_batches, [], 4), "got 0 examples and batch_size=4"),
-    (dealt(mt.epoch_batches, EXAMPLES, 0), "got 330 examples and batch_size=0"),
-    (dealt(data.token_batches, [], 13), "examples must be at least 1, got 0"),
-    (dealt(data.token_batches, EXAMPLES, 13), "14 positions is longer than max_tokens.*=13"),
+test_what_makes_no_batch_is_refused = refuses(
+    ("a batch needs at least 1 example, got 0", lambda: mt.collate([])),
+    ("got 0 examples and batch_size=4", dealt(mt.epoch_batches, [], 4)),
+    ("got 330 examples and batch_size=0", dealt(mt.epoch_batches, EXAMPLES, 0)),
+    ("examples must be at least 1, got 0", dealt(data.token_batches, [], 13)),
+    ("14 positions is longer than max_tokens.*=13", dealt(data.token_batches, EXAMPLES, 13)),
     (
-        lambda: mt.encode_pairs([("two", "two"), (" ", "two")], TWO, TWO),
         "every text must have at least one token, got ' '",
+        lambda: mt.encode_pairs([("two", "two"), (" ", "two")], TWO, TWO),
     ),
 )
 

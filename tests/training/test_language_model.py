@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from helpers import refusals
+from helpers import refuses
 from test_trainer import SAYING, language_model_trainer
 
 import minitransformer as mt
@@ -145,17 +145,17 @@ def training(**changes):
     return lambda: language_model_trainer(**changes)
 
 
-test_impossible_trainings_are_refused_before_the_first_step = refusals(
-    (training(texts="one two"), "got a single str", TypeError),
-    (training(texts=["one", 2]), "type str, but number 1 is 2", TypeError),
-    (training(texts=torch.zeros(3, 4).long()), "ids must be whole numbers", TypeError),
-    (training(texts=np.zeros(90)), "ids must be whole numbers", TypeError),
-    (training(texts=[]), "at least 1 text to train on, got 0"),
-    (training(context_length=33), "33 positions is longer than max_len=32"),
-    (training(context_length=32, texts=SAYING[:1]), "too short for context_length=32: at least 64"),
-    (training(max_tokens_per_batch=8), "context_length=9 is above max_tokens_per_batch=8"),
-    (lambda: stream_batches(STREAM, 0, 9, seed=0, epoch=0), "batch_size must be .* 1, got 0"),
-    (lambda: stream_batches(STREAM, 4, 0, seed=0, epoch=0), "context_length must .* 1, got 0"),
+test_impossible_trainings_are_refused_before_the_first_step = refuses(
+    ("got a single str", training(texts="one two"), TypeError),
+    ("type str, but number 1 is 2", training(texts=["one", 2]), TypeError),
+    ("ids must be whole numbers", training(texts=torch.zeros(3, 4).long()), TypeError),
+    ("ids must be whole numbers", training(texts=np.zeros(90)), TypeError),
+    ("at least 1 text to train on, got 0", training(texts=[])),
+    ("33 positions is longer than max_len=32", training(context_length=33)),
+    ("too short for context_length=32: at least 64", training(context_length=32, texts=SAYING[:1])),
+    ("context_length=9 is above max_tokens_per_batch=8", training(max_tokens_per_batch=8)),
+    ("batch_size must be .* 1, got 0", lambda: stream_batches(STREAM, 0, 9, seed=0, epoch=0)),
+    ("context_length must .* 1, got 0", lambda: stream_batches(STREAM, 4, 0, seed=0, epoch=0)),
 )
 
 

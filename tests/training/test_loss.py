@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, refusals, small_model
+from helpers import SRC_IDS, TGT_IDS, assert_same, decoder_only_model, randn, refuses, small_model
 
 from minitransformer import label_smoothing_loss, next_token_loss
 from minitransformer.training import loss as loss_module
@@ -216,11 +216,11 @@ def losses_of(*batch, model=small_model):
     return lambda: next_token_loss(model(), *batch)
 
 
-test_batches_that_do_not_fit_are_named = refusals(
-    (losses_of(SRC_IDS, TGT_IDS, TARGETS[:, :4]), r"got \(2, 5\) and \(2, 4\)"),
-    (losses_of(SRC_IDS[:1], TGT_IDS, TARGETS), "as many rows, got 1 and 2"),
-    (losses_of(SRC_IDS, TGT_IDS, 0 * TARGETS), "all 10 targets are padding"),
-    (losses_of(SRC_IDS, TGT_IDS, None), "must be of type Tensor, got NoneType", TypeError),
-    (losses_of(TGT_IDS, TARGETS[:, :4], model=decoder_only_model), r"got \(2, 5\) and \(2, 4\)"),
-    (lambda: linear_cross_entropy(HIDDEN, randn(V, 11), TARGETS), "got 12 and 11"),
+test_batches_that_do_not_fit_are_named = refuses(
+    (r"got \(2, 5\) and \(2, 4\)", losses_of(SRC_IDS, TGT_IDS, TARGETS[:, :4])),
+    ("as many rows, got 1 and 2", losses_of(SRC_IDS[:1], TGT_IDS, TARGETS)),
+    ("all 10 targets are padding", losses_of(SRC_IDS, TGT_IDS, 0 * TARGETS)),
+    ("must be of type Tensor, got NoneType", losses_of(SRC_IDS, TGT_IDS, None), TypeError),
+    (r"got \(2, 5\) and \(2, 4\)", losses_of(TGT_IDS, TARGETS[:, :4], model=decoder_only_model)),
+    ("got 12 and 11", lambda: linear_cross_entropy(HIDDEN, randn(V, 11), TARGETS)),
 )

@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 import pytest
-from helpers import refusals
+from helpers import refuses
 
 import minitransformer as mt
 from minitransformer import cosine_schedule
@@ -45,14 +45,14 @@ def test_rates_rise_linearly_then_fall_along_a_cosine_or_a_line(warmup, total, f
 
 
 FITTING = {"warmup_steps": 7, "total_steps": 31}
-test_steps_that_do_not_fit_are_refused = refusals(
-    (lambda: noam_schedule(0, d_model=12, warmup_steps=7), "at least 1, got 0, 12 and 7"),
-    (lambda: noam_schedule(3, d_model=0, warmup_steps=7), "at least 1, got 3, 0 and 7"),
-    (lambda: noam_schedule(3, d_model=12, warmup_steps=0), "at least 1, got 3, 12 and 0"),
+test_steps_that_do_not_fit_are_refused = refuses(
+    ("at least 1, got 0, 12 and 7", lambda: noam_schedule(0, d_model=12, warmup_steps=7)),
+    ("at least 1, got 3, 0 and 7", lambda: noam_schedule(3, d_model=0, warmup_steps=7)),
+    ("at least 1, got 3, 12 and 0", lambda: noam_schedule(3, d_model=12, warmup_steps=0)),
     *(
         (
-            partial(schedule, peak=1.0, **(FITTING | {"step": 3} | {name: value})),
             f"got .*{name}={value}",
+            partial(schedule, peak=1.0, **(FITTING | {"step": 3} | {name: value})),
         )
         for schedule in (cosine_schedule, linear_schedule)
         for name, value in (("step", -1), ("warmup_steps", -1), ("warmup_steps", 31))
@@ -92,24 +92,24 @@ def made(**settings):
     return partial(mt.TrainingConfig, **settings)
 
 
-test_settings_out_of_range_are_refused = refusals(
+test_settings_out_of_range_are_refused = refuses(
     *(
-        (made(**{"optimizer": "adamw", name: value}), f"{name} must be {bound}, got {value}")
+        (f"{name} must be {bound}, got {value}", made(**{"optimizer": "adamw", name: value}))
         for bound, settings in RANGES.items()
         for name, values in settings.items()
         for value in values
     )
 )
 PAPERS = "schedule='linear' falls from a peak, but peak_learning_rate=None is the paper's"
-test_settings_that_do_not_fit_are_refused = refusals(
-    (made(steps=50, warmup_steps=50), "warmup_steps must be below steps, got 50 and 50"),
-    (made(precision="fp16"), "precision must be 'fp32' or 'bf16', got 'fp16'"),
-    (made(schedule="root"), "schedule must be 'cosine' or 'linear', got 'root'"),
-    (made(schedule="linear", peak_learning_rate=None), PAPERS),
-    (made(optimizer="sgd"), "optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'"),
-    (made(weight_decay=0.1), r"optimizer='adam' decays nothing, got weight_decay=0\.1"),
-    (made(steps=200.0), r"steps must be int, got 200\.0", TypeError),
-    (made(batch_size=True), "batch_size must be int, got True", TypeError),
-    (made(peak_learning_rate="0.1"), "must be float or None, got '0.1'", TypeError),
-    (made(max_tokens_per_batch=1e4), r"must be int or None, got 10000\.0", TypeError),
+test_settings_that_do_not_fit_are_refused = refuses(
+    ("warmup_steps must be below steps, got 50 and 50", made(steps=50, warmup_steps=50)),
+    ("precision must be 'fp32' or 'bf16', got 'fp16'", made(precision="fp16")),
+    ("schedule must be 'cosine' or 'linear', got 'root'", made(schedule="root")),
+    (PAPERS, made(schedule="linear", peak_learning_rate=None)),
+    ("optimizer must be 'adam' or 'adamw' or 'muon', got 'sgd'", made(optimizer="sgd")),
+    (r"optimizer='adam' decays nothing, got weight_decay=0\.1", made(weight_decay=0.1)),
+    (r"steps must be int, got 200\.0", made(steps=200.0), TypeError),
+    ("batch_size must be int, got True", made(batch_size=True), TypeError),
+    ("must be float or None, got '0.1'", made(peak_learning_rate="0.1"), TypeError),
+    (r"must be int or None, got 10000\.0", made(max_tokens_per_batch=1e4), TypeError),
 )
