@@ -285,6 +285,8 @@ def test_it_is_a_tokenizer():
             call(5)
     with pytest.raises(ValueError, match=r"the lone surrogate '\\ud800', which is no text"):
         ours.encode("a\ud800")
+    with pytest.raises(TypeError, match="it cannot be trained"):
+        PublishedTokenizer.train(["a"], 300)
 
 
 # --- what is refused
