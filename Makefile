@@ -6,6 +6,7 @@
 # make notebooks   run the chapters again and save their outputs
 # make colab       run the chapters with the versions that Colab has
 # make epub pdf    write the whole book as one file, build/minitransformer.epub and .pdf
+# make sheet       print the cheat sheet on one page, build/cheat_sheet.pdf
 # make serve       show the site at http://localhost:8000
 # make clean       remove what the others made, except .venv
 
@@ -14,7 +15,7 @@ COLAB_PYTHON ?= $(shell python3.13 -c '' 2>&- && echo python3.13 || echo $(PYTHO
 PORT ?= 8000
 VENV := .venv/bin/python
 
-.PHONY: help install book epub pdf quick test everything notebooks everywhere colab serve clean
+.PHONY: help install book epub pdf sheet quick test everything notebooks everywhere colab serve clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -33,7 +34,7 @@ everywhere: install
 colab: install build/colab/installed
 	@$(VENV) tools/colab.py $(CHAPTERS)
 
-epub pdf: book
+epub pdf sheet: book
 	@$(VENV) tools/printed.py $@
 
 serve: book

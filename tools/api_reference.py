@@ -63,8 +63,12 @@ FOLDERS = {
 }
 """Folders of the package, and modules beside them, with the modules that have an entry."""
 MODULES = [module for modules in FOLDERS.values() for module in modules]
-PUBLIC = {name: f"{module.__name__}.{name}" for module in MODULES for name in module.__all__}
-"""Each public name, and the name under which it has its entry."""
+PUBLIC = {
+    name: f"{module.__name__}.{name}"
+    for module in MODULES
+    for name in sorted(module.__all__, key=[*vars(module)].index)
+}
+"""Each public name, and the name under which it has its entry, in the order of the pages."""
 
 ALIASES = {
     "Axes": "matplotlib.axes.Axes",
@@ -75,12 +79,16 @@ ALIASES = {
 """Types by the name that a signature has for them, and the name under which they are documented."""
 
 INHERITED = {"from_pretrained", "save_pretrained"}
-"""What is described where a class inherits it, too."""
+"""What has an entry where a class inherits it, too: there a link to the first of them."""
 
 TORCH_MODULE = re.compile(r"torch\.nn\.modules\.\w+\.")
 CHAPTER_NUMBER = re.compile(r"\bchapter (\d+)|(?<=\bchapters )(\d+)(?: and (\d+))?")
 QUOTED_OR_BAR = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)|\|")
 FIELD = re.compile(r"Alias for field number \d+")
+BUILT_IN_TYPES = {"None", "bool", "float", "int", "str"}
+"""Types that every reader knows: a link on each would be half of a page's links."""
+SIGNATURE = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
+UNBROKEN = re.compile(r'<span class="pre">([^<]*)</span>')
 PARAMETERS = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*?</dd>\n)+)</dl>')
 PARAMETER = re.compile(r"<dd>(.*?)</dd>")
 
@@ -173,6 +181,8 @@ def prepare_docstring(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Turn a docstring into reStructuredText, in place; its examples stay as they are."""
+    if what == "method" and (first := first_place(name, obj)) != name:
+        lines[:] = [f"The same as `{first.rsplit('.', 2)[1]}.{obj.__name__}`."]
     if what == "module" or FIELD.fullmatch("".join(lines).strip()):
         lines.clear()  # a module's is in Markdown; a field's without a docstring says nothing
     elif what in ("attribute", "data", "property") and lines:
@@ -181,6 +191,16 @@ def prepare_docstring(
     for index, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             lines[index] = with_links(line)
+
+
+def first_place(name: str, method: Any) -> str:
+    """Where a method is described: where the first class has it of those that inherit it."""
+    code = getattr(method, "__func__", method)
+    for target in PUBLIC.values() if method.__name__ in INHERITED else ():
+        found = getattr(resolve_name(target), method.__name__, None)
+        if getattr(found, "__func__", found) is code:
+            return f"{target}.{method.__name__}"
+    return name
 
 
 def skip_internal(
@@ -205,10 +225,12 @@ def show_public_bases(app: Sphinx, name: str, obj: Any, options: Any, bases: lis
 
 def find_documented_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.Element
-) -> None:
+) -> nodes.Element | None:
     """Look for a type under the name of its documentation; `intersphinx`, called next, finds it."""
-    target = node["reftarget"]
+    if (target := node["reftarget"]) in BUILT_IN_TYPES:
+        return contnode
     node["reftarget"] = ALIASES.get(target) or TORCH_MODULE.sub("torch.nn.", target)
+    return None
 
 
 class TargetsOfModules(SphinxTransform):
@@ -224,14 +246,20 @@ class TargetsOfModules(SphinxTransform):
                 target.parent.remove(target)
 
 
-def mend_parameters(app: Sphinx, page: str, template: str, context: Any, tree: object) -> None:
-    """Make lines of a signature's parameters: Sphinx makes them definitions without terms."""
+def mend_signatures(app: Sphinx, page: str, template: str, context: Any, tree: object) -> None:
+    """Make lines of a signature's parameters: Sphinx makes them definitions without terms.
+
+    Nor does a tag around each word serve anything there: a third of a page would be such tags.
+    """
 
     def lines(parameters: re.Match[str]) -> str:
         return PARAMETER.sub(r'<span class="parameter">\1</span>', parameters[1])
 
+    def mended(signature: re.Match[str]) -> str:
+        return PARAMETERS.sub(lines, UNBROKEN.sub(r"\1", signature[0]))
+
     if "body" in context:
-        context["body"] = PARAMETERS.sub(lines, context["body"])
+        context["body"] = SIGNATURE.sub(mended, context["body"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -242,6 +270,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_internal)
     app.connect("autodoc-process-bases", show_public_bases)
     app.add_transform(TargetsOfModules)
-    app.connect("html-page-context", mend_parameters)
+    app.connect("html-page-context", mend_signatures)
     app.connect("missing-reference", find_documented_name, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

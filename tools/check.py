@@ -155,7 +155,7 @@ def stages(what: str) -> Iterator[Stage]:
     site.begin()  # it needs one core, and so does what comes first
     yield from [*style(), site, tests(*of_each_kind), chapters(deeper=everything)]
     if everything:
-        yield Stage("printed", ["tools/printed.py", "epub", "pdf"])
+        yield Stage("printed", ["tools/printed.py", "epub", "pdf", "sheet"])
     pages = ["-n", "auto", "--dist", "loadgroup", "tests/site", *of_each_kind]
     yield Stage("pages", ["-m", "pytest", *pages], ONE_THREAD)
     if everything:

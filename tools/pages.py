@@ -3,8 +3,9 @@
 - Its address: that of the repository's GitHub Pages. Its head: a description, which is its first
   paragraph, and a card for messengers. Beside the pages: `sitemap.xml`, and `404.html`, whose links
   hold at any depth.
-- What it loads: MathJax in parts; a font of the icons shown, and not a script with all of Font
-  Awesome's; the search's index on the search page alone; figures when they come near.
+- What it loads: MathJax in parts; no tags around code that looks like all code; a font of the icons
+  shown, and not a script with all of Font Awesome's; the search's index on the search page alone;
+  figures when they come near.
 - What Jupyter Book would do otherwise: load a script from another host (sphinx-thebe), and not copy
   `_static` where no page has changed.
 """
@@ -29,7 +30,7 @@ from sphinx_thebe import init_thebe_core, update_thebe_context
 import repository
 
 CARD = "_static/social_card.png"
-CARD_SAYS = "minitransformer: the Transformer, from nothing. Beside the title, a causal mask."
+CARD_SAYS = "minitransformer: the Transformer from scratch. Beside the title, a causal mask."
 LONGEST_DESCRIPTION = 200
 NOT_FOUND = """\
 <h1>Page not found</h1>
@@ -43,6 +44,7 @@ MATHJAX = ["input/tex", "output/chtml", "a11y/assistive-mml"]  # MathML is for s
 UNUSED_SCRIPT = re.compile(
     r"<script[^>]*/?(?:fontawesome|language_data|searchindex|searchtools)\.js\b[^>]*></script>"
 )
+PLAIN_TOKEN = re.compile(r'<span class="(?:n|nn|nx|p|pm|w)">([^<]*)</span>')  # looks as all code
 IMAGE = re.compile(r'<img (?=[^>]*?src="(?P<address>[^"]*)")')
 ICON = re.compile(r"\bfa-[a-z0-9-]+")
 ICON_RULE = re.compile(r'(?P<names>[^{}]*)\{content:"\\(?P<code>[0-9a-f]+)"\}')
@@ -110,7 +112,7 @@ def from_root(page: str, root: str) -> str:
 
 
 def lighten(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
-    """Let the page's images wait, and give its template the means to drop scripts."""
+    """Let the page's images wait, drop needless tags, let its template drop needless scripts."""
     context["without_unused_scripts"] = partial(UNUSED_SCRIPT.sub, "")
     if "body" in context and isinstance(app.builder, StandaloneHTMLBuilder):
         sources = {name: Path(app.srcdir, path) for path, name in app.builder.images.items()}
@@ -118,7 +120,7 @@ def lighten(app: Sphinx, page: str, template: str, context: dict[str, Any], tree
         def waiting(image: re.Match[str]) -> str:
             return f"<img {waits(sources.get(Path(image['address']).name))}"
 
-        context["body"] = IMAGE.sub(waiting, context["body"])
+        context["body"] = IMAGE.sub(waiting, PLAIN_TOKEN.sub(r"\1", context["body"]))
 
 
 def waits(picture: Path | None) -> str:

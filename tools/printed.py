@@ -1,6 +1,8 @@
 """The book as one file: what `make epub` and `make pdf` write, from the built site.
 
     python tools/printed.py epub pdf    build/minitransformer.epub, build/minitransformer.pdf
+    python tools/printed.py sheet       build/cheat_sheet.pdf, a page of the site on one of paper
+    python tools/printed.py card        _static/social_card.png, from the .svg beside it
 
 A browser opens each page and sets its formulas, which then are MathML: e-readers run no scripts.
 What only a screen has, such as buttons and folded cells, is left out or unfolded. The PDF is
@@ -14,7 +16,9 @@ import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
+from io import BytesIO
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,24 +26,34 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import yaml
 from lxml import etree
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 import repository
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
-BUILD = ROOT / "build"
+EPUB, PDF = Path("build/minitransformer.epub"), Path("build/minitransformer.pdf")
+SHEET_PDF = Path("build/cheat_sheet.pdf")
 HTML = "{http://www.w3.org/1999/xhtml}"
 MATHML = "{http://www.w3.org/1998/Math/MathML}"
 TITLE = "minitransformer: the Transformer from scratch"
+SHEET = "chapters/reference/cheat_sheet.html"
+CARD = Path("_static/social_card.png")
 SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")  # the first is the quickest
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 TAKE_ARTICLE = """async () => {
   if (window.MathJax?.startup) await MathJax.startup.promise;
   const article = document.querySelector("article.bd-article");
-  for (const formula of article.querySelectorAll("mjx-container")) {
+  const formulas = window.MathJax?.startup?.document?.getMathItemsWithin(article) ?? [];
+  for (const { math: tex, typesetRoot: formula } of formulas) {
     const math = formula.querySelector("mjx-assistive-mml > math");
     if (formula.hasAttribute("display")) math.setAttribute("display", "block");
+    math.setAttribute("alttext", tex.trim());
+    for (const mo of math.querySelectorAll("mo"))  // between sin and x, not between sin and (x)
+      if (mo.textContent === "\u2061" && !mo.nextElementSibling?.textContent.startsWith("("))
+        mo.setAttribute("rspace", "0.17em");
     formula.replaceWith(math);
   }
   for (const part of article.querySelectorAll("svg *")) {
@@ -49,6 +63,8 @@ TAKE_ARTICLE = """async () => {
   for (const part of article.querySelectorAll(
     "script, style, form, button, input, canvas, iframe, noscript, .headerlink, summary"))
     part.remove();
+  for (const text of article.querySelectorAll("span:not([id], .parameter)"))
+    text.replaceWith(...text.childNodes);
   for (const details of article.querySelectorAll("details")) {
     const unfolded = document.createElement("div");
     unfolded.append(...details.childNodes);
@@ -57,16 +73,26 @@ TAKE_ARTICLE = """async () => {
   const title = article.querySelector("h1").innerText.trim();
   return [title, new XMLSerializer().serializeToString(article)];
 }"""
+A4_WIDTH = 658  # of text, in pixels: 210 mm without the margins
+SHRINK = """(width) => {
+  for (const wide of document.querySelectorAll("math, table")) {
+    const { right } = wide.getBoundingClientRect();
+    if (right > width) wide.style.fontSize = `${0.95 * width / right}em`;
+  }
+}"""
 STYLE = """
 @page { margin: 18mm; }
-body { font: 11pt/1.45 serif; color: black; background: white; }
+body { margin: 0; font: 11pt/1.45 serif; color: black; background: white; }
 h1 { break-before: page; } h1, h2, h3 { font-family: sans-serif; break-after: avoid; }
 pre, code { font: 8.5pt/1.35 monospace; } pre { white-space: pre-wrap; background: #f4f4f4;
   padding: 0.5em; overflow-wrap: anywhere; } p > code { overflow-wrap: anywhere; }
+math { font: 0.95em "STIX Two Math", "Cambria Math", "DejaVu Math TeX Gyre", math; }
 img, svg { max-width: 100%; height: auto; } figure, tr { break-inside: avoid; }
 table { border-collapse: collapse; font-size: 9pt; } th, td { border: 1px solid #ccc;
-  padding: 0.2em 0.5em; } a { color: #0b57a4; text-decoration: none; }
+  padding: 0.2em 0.5em; } :is(td, th) > p { margin: 0; }
+a { color: #0b57a4; text-decoration: none; }
 .admonition { border-left: 3px solid #888; padding-left: 1em; }
+.sig, .sig em { font: 8.5pt/1.35 monospace; } .parameter { display: block; margin-left: 2em; }
 .admonition-title { font-weight: bold; }
 """
 
@@ -122,14 +148,19 @@ def with_addresses(pages: list[Page], *, in_one: bool) -> Iterator[Page]:
         article = deepcopy(page.article)
         for tag in article.iter("{*}*"):
             if in_one and "id" in tag.attrib:
-                tag.set("id", f"{page.name}-{tag.get('id')}")
+                tag.set("id", mark(page.name, tag.get("id", "")))
             if etree.QName(tag).localname == "a" and "href" in tag.attrib:  # in drawings, too
                 tag.set("href", address(page.name, tag.get("href", ""), known, in_one=in_one))
             if tag.tag == f"{HTML}img":
                 tag.set("src", target_of(page.name, tag.get("src", "")))
                 tag.attrib.pop("loading", None)
-        article.set("id", page.name if in_one else "top")
+        article.set("id", mark(page.name) if in_one else "top")
         yield Page(page.name, page.title, article)
+
+
+def mark(page: str, place: str = "") -> str:
+    """A name for a place in the book, within the 127 bytes that a name in a PDF may have."""
+    return f"p{sha256(f'{page}#{place}'.encode()).hexdigest()[:12]}"
 
 
 def target_of(page: str, link: str) -> str:
@@ -146,7 +177,7 @@ def address(page: str, link: str, known: set[str], *, in_one: bool) -> str:
     if target not in known:
         return f"{repository.pages_url()}{target}"
     if in_one:
-        return f"#{target}-{parts.fragment}" if parts.fragment else f"#{target}"
+        return f"#{mark(target, unquote(parts.fragment))}"
     file = file_name(target)
     return f"{file}#{parts.fragment}" if parts.fragment else file
 
@@ -167,15 +198,45 @@ def document(title: str, body: str) -> str:
 
 
 def write_pdf(browser: Browser, pages: list[Page], path: Path) -> None:
-    """Print all pages as one."""
-    body = "".join(page.text for page in with_addresses(pages, in_one=True))
+    """Print all pages as one.
+
+    A screen reader gets each formula as one thing, its TeX: with a tag for each sign, such tags
+    would be most of the file.
+    """
+    pages = list(with_addresses(pages, in_one=True))
+    for page in pages:
+        for math in page.article.iter(f"{MATHML}math"):
+            math.attrib.update({"role": "img", "aria-label": math.get("alttext", "")})
+    body = "".join(page.text for page in pages)
     merged = SITE / "printed.xhtml"  # beside the pictures
     merged.write_text(document(TITLE, body), encoding="utf-8")
-    tab = browser.new_page(color_scheme="light")
+    tab = browser.new_page(color_scheme="light", viewport={"width": A4_WIDTH, "height": 1000})
     tab.set_default_timeout(600_000)
     tab.goto(merged.as_uri())
-    tab.pdf(path=path, format="A4", outline=True, tagged=True)
+    tab.evaluate(SHRINK, A4_WIDTH)
+    tab.pdf(path=path, format="A4", outline=True, tagged=True, print_background=True)
     merged.unlink()
+
+
+def write_sheet(browser: Browser, path: Path) -> None:
+    """Print the cheat sheet as the site's style sheet has it: one page."""
+    tab = browser.new_page(color_scheme="light")
+    tab.goto((SITE / SHEET).as_uri())
+    tab.evaluate("async () => { await MathJax.startup.promise; await document.fonts.ready; }")
+    tab.pdf(path=path, prefer_css_page_size=True, tagged=True)
+    tab.close()
+
+
+def write_card(browser: Browser, path: Path) -> None:
+    """Draw the picture that messengers show with a link to the book, and note its source in it."""
+    tab = browser.new_page(viewport={"width": 1200, "height": 630})
+    drawing = path.with_suffix(".svg")
+    tab.goto(drawing.as_uri())
+    drawn = Image.open(BytesIO(tab.screenshot())).quantize(64)
+    source = PngInfo()
+    source.add_itxt("Source", drawing.read_text(encoding="utf-8"), zip=True)
+    drawn.save(path, optimize=True, pnginfo=source)
+    tab.close()
 
 
 def write_epub(pages: list[Page], path: Path) -> None:
@@ -238,24 +299,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("formats", nargs="+", choices=["epub", "pdf"])
+    parser.add_argument("formats", nargs="+", choices=["epub", "pdf", "sheet", "card"])
     formats = parser.parse_args().formats
     if not (SITE / "index.html").exists():
         print("there is no _build/html: run `make book` first")
         return 1
-    BUILD.mkdir(exist_ok=True)
+    (ROOT / "build").mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         if (browser := launched(playwright)) is None:
             print(NO_BROWSER)
             return 1
-        pages = read(browser)
+        pages = read(browser) if {"epub", "pdf"} & {*formats} else []
+        write = {
+            "epub": (EPUB, lambda path: write_epub(pages, path)),
+            "pdf": (PDF, lambda path: write_pdf(browser, pages, path)),
+            "sheet": (SHEET_PDF, lambda path: write_sheet(browser, path)),
+            "card": (CARD, lambda path: write_card(browser, path)),
+        }
         for kind in formats:
-            path = BUILD / f"minitransformer.{kind}"
-            if kind == "pdf":
-                write_pdf(browser, pages, path)
-            else:
-                write_epub(pages, path)
-            print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
+            path, write_it = write[kind]
+            write_it(ROOT / path)
+            print(f"{path}  {(ROOT / path).stat().st_size / 1e6:.2f} MB", flush=True)
         browser.close()
     return 0
 

@@ -19,6 +19,7 @@ OTHER_FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "index.md",
+    "chapters/reference/cheat_sheet.md",
     "chapters/reference/errata.md",
     ".github/ISSUE_TEMPLATE/config.yml",
 )

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import yaml
 
+from printed import EPUB, PDF, SHEET_PDF
 from repository import ROOT
 
 GITHUB = ROOT / ".github"
+RELEASE = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
+JOBS = yaml.safe_load(RELEASE)["jobs"]
 
 
 def test_auditor_finds_nothing():
@@ -22,9 +25,7 @@ def test_auditor_finds_nothing():
 
 def compare(tag):
     """Run the step of the release that compares the tag with the package's version."""
-    release = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8"))
-    steps = release["jobs"]["build"]["steps"]
-    script = next(step["run"] for step in steps if "TAG" in step.get("env", {}))
+    script = next(step["run"] for step in JOBS["build"]["steps"] if "TAG" in step.get("env", {}))
     shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     environment = {"PATH": "/usr/bin:/bin", "TAG": tag}
     return subprocess.run(shell, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -38,3 +39,10 @@ def test_only_the_tag_of_the_version_is_released():
         done = compare(tag)
         assert done.returncode == 1
         assert f"The tag is {tag}, but pyproject.toml says version {version}" in done.stdout
+
+
+def test_a_release_has_the_wheel_and_the_book():
+    """What is uploaded is what `tools/printed.py` writes, and then all of it is attached."""
+    made = (JOBS[name]["steps"][-1]["with"]["path"] for name in ("build", "book"))
+    assert " ".join(made).split() == ["dist/*.whl", *map(str, (EPUB, PDF, SHEET_PDF))]
+    assert JOBS["release"]["needs"] == ["publish", "book"]

@@ -12,7 +12,7 @@ PAGES = [ROOT / "_build" / "html" / REFERENCE / f"{path.stem}.html" for path in 
 OF_TYPES = {
     "Tensor": "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor",
     "Module": "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module",
-    "int": "https://docs.python.org/3/library/functions.html#int",
+    "Path": "https://docs.python.org/3/library/pathlib.html#pathlib.Path",
     "ValueError": "https://docs.python.org/3/library/exceptions.html#ValueError",
 }
 

@@ -19,8 +19,10 @@ from urllib.parse import quote_plus, unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, Route, TimeoutError, expect
+from pypdf import PdfReader
 
 import repository
+from printed import write_sheet
 from test_html import CHAPTERS, PAGES, SITE
 
 CHAPTER = "chapters/04_attention.html"  # for what all chapters share
@@ -41,6 +43,8 @@ LARGEST_SEARCH = 1_000_000  # bytes, with the page itself
 LARGEST_PAGE = 1_500_000  # bytes on their way to the reader
 LARGEST_FIRST_VIEW = 600_000
 WITH_MODEL = {"chapters/live.html": 2_000_000}  # it shows a translation at once
+MOST_SCREENS = 30  # except pages to look things up in
+SCREEN = {"width": 1400, "height": 900}
 COMPRESSED = {".css", ".html", ".js", ".json", ".svg", ".xml"}  # as GitHub Pages serves them
 
 SETTING = "() => !document.querySelector('.math') || window.MathJax?.startup?.promise !== undefined"
@@ -147,6 +151,10 @@ TEXT_OF_EACH_LOOK = """() => {
     return hidden;
 }"""
 
+SMALLEST_LETTERS = """() => Math.min(...[...document.querySelectorAll("article *")]
+    .filter((e) => e.childNodes.length && e.checkVisibility() && !e.closest(".math"))
+    .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
+
 LINES_OF_CODE_CUT = """() => [...document.querySelectorAll(".cell_input pre")]
     .filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.slice(0, 80))"""
@@ -194,6 +202,7 @@ class Visit:
     errors: list[str] = field(default_factory=list)
     loaded: set[Path] = field(default_factory=set)
     first_view: int = 0
+    screens: float = 0
     shows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by view, then by what it is
 
     def weight(self) -> int:
@@ -271,6 +280,9 @@ def visit(request, browser: Browser, site: str) -> Iterator[Visit]:
     with suppress(TimeoutError):  # on a busy machine MathJax may say so too early
         page.wait_for_function(ALL_SET, timeout=PATIENCE / 4)
     visit.first_view = visit.weight()
+    page.set_viewport_size(SCREEN)
+    page.evaluate(SETTLED)
+    visit.screens = page.evaluate("document.documentElement.scrollHeight") / SCREEN["height"]
     page.evaluate(ALL_ASKED_FOR)
     page.wait_for_function(ALL_THERE)
     for view in VIEWS if address in OF_EACH_KIND else [first]:
@@ -298,6 +310,10 @@ def test_page_has_no_fault(visit):
         assert view == "phone" or shown["cut"] == []
         without, with_it = shown["sizes"]
         assert with_it == without
+
+
+def test_page_is_short(visit):
+    assert visit.screens <= MOST_SCREENS or "/reference/" in visit.address
 
 
 def test_rocket_of_a_chapter_leads_to_colab(visit):
@@ -465,6 +481,23 @@ def test_questions_are_ranked_by_words(page, site):
     expect(shown.first).to_contain_text("root of d_k")
     field.fill("")
     expect(page.locator("#questions section li")).to_have_count(everything)
+
+
+def test_cheat_sheet_prints_on_one_page(browser, quick, site, tmp_path):
+    """All of it, in letters of at least 7 points."""
+    write_sheet(browser, tmp_path / "sheet.pdf")
+    (printed,) = PdfReader(tmp_path / "sheet.pdf").pages
+    assert [round(float(side)) for side in printed.mediabox] == [0, 0, 595, 842]
+    said = "".join(printed.extract_text().split())
+    page = quick().new_page()
+    page.emulate_media(media="print")
+    page.goto(f"{site}/chapters/reference/cheat_sheet.html")
+    cells = page.locator("article :is(h1, h2, td, th):not(:has(.math))").all_inner_texts()
+    assert len(cells) > 150
+    missing = [cell for cell in cells if "".join(cell.strip("#").split()) not in said]
+    assert missing == []
+    smallest = page.evaluate(SMALLEST_LETTERS)
+    assert smallest * 72 / 96 >= 7
 
 
 def test_lost_reader_finds_the_way_back_from_any_depth(page, site):

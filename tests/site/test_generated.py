@@ -6,11 +6,15 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 from docutils import nodes
+from PIL import Image
 
 import repository
 from cross_links import Book, Term, link_terms
+from pages import PLAIN_TOKEN
 from repository import ROOT
-from test_html import CHAPTERS, PAGES, SITE, each_chapter, each_page, soup
+from test_html import CHAPTERS, GENERATED, PAGES, SITE, each_chapter, each_page, soup
+
+LARGEST_HTML = 350_000  # bytes
 
 # Links to programs and their documentation, which a bibliography does not list.
 PROGRAMS = {
@@ -49,10 +53,19 @@ def test_page_describes_itself_and_has_a_card(page):
     title = soup(SITE / page).select_one("article h1").find(string=True)
     assert content(page, property="og:title") == title
     image = content(page, property="og:image")
-    card = SITE / image.removeprefix(repository.pages_url())
-    assert card.read_bytes()[16:24] == (1200).to_bytes(4, "big") + (630).to_bytes(4, "big")
+    assert image == repository.pages_url() + "_static/social_card.png"
+    assert content(page, name="twitter:card") == "summary_large_image"
     canonical = soup(SITE / page).find("link", rel="canonical")["href"]
     assert canonical == repository.pages_url() + page
+
+
+def test_card_is_drawn_from_its_source_and_says_what_the_book_is():
+    drawing = (ROOT / "_static" / "social_card.svg").read_text(encoding="utf-8")
+    card = Image.open(SITE / "_static" / "social_card.png")
+    assert card.size == (1200, 630)
+    assert card.text["Source"] == drawing, "run `python tools/printed.py card`"
+    title = soup(SITE / "index.html").select_one("article h1").find(string=True)
+    assert title in " ".join(re.findall(r"<text[^>]*>([^<]*)", drawing))
 
 
 def test_sitemap_lists_every_page_and_descriptions_differ():
@@ -127,3 +140,18 @@ def test_chapters_name_the_modules_that_they_build():
         text = soup(SITE / f"{page}.html").select_one(".end-of-chapter").get_text()
         names = [module.removeprefix("minitransformer.") for module in modules]
         assert [name for name in names if f"Built here: {name}." not in text] == []
+
+
+def test_pages_are_small():
+    sizes = {page: (SITE / page).stat().st_size for page in (*PAGES, *GENERATED)}
+    assert {page: size for page, size in sizes.items() if size > LARGEST_HTML} == {}
+
+
+def test_code_without_tags_has_the_colour_of_all_code():
+    style = (SITE / "_static" / "pygments.css").read_text(encoding="utf-8")
+    rules = re.findall(r"^(\S+ \.highlight) ?\.?(\w*) {[^}]*(?<![-\w])color: (#\w+)", style, re.M)
+    colours = {(theme, kind): colour for theme, kind, colour in rules}
+    assert len({theme for theme, _ in colours}) == 2
+    for theme, kind in colours:
+        if PLAIN_TOKEN.fullmatch(f'<span class="{kind}">x</span>'):
+            assert colours[theme, kind] == colours[theme, ""]

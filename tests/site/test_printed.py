@@ -1,19 +1,22 @@
 """The book as one file: the whole of it, with formulas, pictures and links that lead somewhere."""
 
+import re
 from zipfile import ZipFile
 
 import pytest
 from lxml import etree
 from pypdf import PdfReader
 
-from printed import BUILD, HTML, MATHML, file_name, names
+from printed import EPUB, HTML, MATHML, PDF, ROOT, file_name, names
+
+LARGEST_PDF = 15_000_000  # bytes
 
 pytestmark = pytest.mark.everything
 
 
 @pytest.fixture(scope="module")
 def epub():
-    with ZipFile(BUILD / "minitransformer.epub") as book:
+    with ZipFile(ROOT / EPUB) as book:
         yield book
 
 
@@ -53,7 +56,11 @@ def test_links_of_the_epub_lead_somewhere(pages):
 
 
 def test_pdf_is_the_whole_book():
-    reader = PdfReader(BUILD / "minitransformer.pdf")
+    path = ROOT / PDF
+    assert path.stat().st_size <= LARGEST_PDF
+    font = re.search(rb"/BaseFont /\S*Math", path.read_bytes())  # else no parenthesis grows
+    assert font, "install a font for formulas, such as fonts-dejavu-extra"
+    reader = PdfReader(path)
     assert len(reader.pages) > 500
     links = [link.get_object() for page in reader.pages for link in page.get("/Annots", ())]
     inside = {str(link["/Dest"]).lstrip("/") for link in links if "/Dest" in link}
