@@ -30,11 +30,27 @@ export class Bars {
         changed("method");
       } else moved();
     };
-    this.temperature = slider("temperature", { min: 0.1, max: 2, step: 0.1, value: 1, write: (v) => decimals(v, 1) }, drawn);
-    this.topK = slider("top-k", { min: 1, max: ALL, value: ALL, write: (v) => (v === ALL ? "all" : `${v}`) }, drawn);
-    this.topP = slider("top-p", { min: 0.05, max: 1, step: 0.05, value: 1, write: (v) => decimals(v, 2) }, drawn);
+    this.temperature = slider(
+      "temperature",
+      { min: 0.1, max: 2, step: 0.1, value: 1, write: (v) => decimals(v, 1) },
+      drawn,
+    );
+    this.topK = slider(
+      "top-k",
+      { min: 1, max: ALL, value: ALL, write: (v) => (v === ALL ? "all" : `${v}`) },
+      drawn,
+    );
+    this.topP = slider(
+      "top-p",
+      { min: 0.05, max: 1, step: 0.05, value: 1, write: (v) => decimals(v, 2) },
+      drawn,
+    );
     this.width = slider("beams", { min: 2, max: 5, value: 3 }, moved);
-    this.alpha = slider("length penalty α", { min: 0, max: 2, step: 0.1, value: 0.6, write: (v) => decimals(v, 1) }, moved);
+    this.alpha = slider(
+      "length penalty α",
+      { min: 0, max: 2, step: 0.1, value: 0.6, write: (v) => decimals(v, 1) },
+      moved,
+    );
     this.again = element("button", { type: "button" }, "Draw again");
     this.again.addEventListener("click", () => changed("again"));
     this.of = {
@@ -61,30 +77,37 @@ export class Bars {
     return nextTokenProbs(scores, settings);
   }
 
-  /** Show the scores of a step: the most probable tokens, as the model has them and as they are drawn. */
+  /** Show the most probable tokens of a step, as the model has them and as they are drawn. */
   show(translation, cursor) {
     const scores = translation.scores[cursor];
     const [own, drawn] = [softmax(scores), this.probs(scores)];
-    const order = Array.from(own.keys()).sort((a, b) => own[b] - own[a]).slice(0, SHOWN);
+    const order = Array.from(own.keys())
+      .sort((a, b) => own[b] - own[a])
+      .slice(0, SHOWN);
     if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
     this.heading.textContent = cursor ? `After “${translation.text(cursor)}”` : "At the beginning";
-    this.list.replaceChildren(...order.map((id) => {
-      const label = translation.label(id);
-      const isTaken = id === translation.ids[cursor];
-      const button = element(
-        "button",
-        {
-          type: "button",
-          "aria-pressed": isTaken,
-          "aria-label": `${label}: ${percent(drawn[id])}; write it here`,
-          "data-probability": drawn[id],
-        },
-        element("span", { class: "live-bar-name" }, label),
-        element("span", { class: "live-bar", style: `--own: ${100 * own[id]}%; --drawn: ${100 * drawn[id]}%` }),
-        element("span", { class: "live-bar-share" }, percent(drawn[id])),
-      );
-      button.addEventListener("click", () => this.take(id));
-      return element("li", {}, button);
-    }));
+    this.list.replaceChildren(
+      ...order.map((id) => {
+        const label = translation.label(id);
+        const isTaken = id === translation.ids[cursor];
+        const button = element(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": isTaken,
+            "aria-label": `${label}: ${percent(drawn[id])}; write it here`,
+            "data-probability": drawn[id],
+          },
+          element("span", { class: "live-bar-name" }, label),
+          element("span", {
+            class: "live-bar",
+            style: `--own: ${100 * own[id]}%; --drawn: ${100 * drawn[id]}%`,
+          }),
+          element("span", { class: "live-bar-share" }, percent(drawn[id])),
+        );
+        button.addEventListener("click", () => this.take(id));
+        return element("li", {}, button);
+      }),
+    );
   }
 }

@@ -12,16 +12,25 @@ export class Detail {
     this.choose = choose; // called with the step, head, key or component that is picked
     this.title = element("p", { id: "live-detail-title", class: "live-heading" });
     this.words = element("p", { class: "live-in-words", role: "status" });
-    this.steps = element("div", { class: "live-steps", role: "group", "aria-label": "Steps of the computation" });
+    this.steps = element("div", {
+      class: "live-steps",
+      role: "group",
+      "aria-label": "Steps of the computation",
+    });
     this.numbers = element("div", { class: "live-numbers" });
     this.formula = element("div", { class: "live-formula" });
-    this.entry = slider("component", { min: 0, max: 127, value: 0 }, () => choose({ entry: this.entry.value }));
+    this.entry = slider("component", { min: 0, max: 127, value: 0 }, () =>
+      choose({ entry: this.entry.value }),
+    );
     place.setAttribute("aria-labelledby", "live-detail-title");
     const said = element("div", { class: "live-said" }, this.title, this.words);
     place.replaceChildren(said, this.steps, this.numbers, this.formula);
   }
 
-  /** `at` are the tokens looked at on each side, `chosen` a side, a box, a step, a head, a key, an entry. */
+  /**
+   * `at` are the tokens looked at on each side; `chosen` has a side, a box, a step, and maybe a
+   * head, a key and an entry of a vector.
+   */
   show(translation, at, chosen) {
     const { side, box, head } = chosen;
     const step = box.steps[Math.min(chosen.step, box.steps.length - 1)];
@@ -39,48 +48,81 @@ export class Detail {
     if (keys) this.showKeys(translation, step, keys, key, box);
     else this.showVector(translation, step, where, i, row, entry);
     const ids = where === "encoder" ? translation.sourceIds : translation.readIds;
-    const { formula, numbers, value } = explain(step, translation.model, rows, { i, j: entry, head, key, id: ids[i] });
+    const { formula, numbers, value } = explain(step, translation.model, rows, {
+      i,
+      j: entry,
+      head,
+      key,
+      id: ids[i],
+    });
     const [chapter, number] = step.chapter;
     this.formula.replaceChildren(
       element("p", { class: "live-equation" }, formula),
       element("p", { class: "live-equation" }, `= ${numbers}`),
-      element("p", { class: "live-equation", "data-value": value }, element("strong", {}, `= ${decimals(value, 4)}`)),
+      element(
+        "p",
+        { class: "live-equation", "data-value": value },
+        element("strong", {}, `= ${decimals(value, 4)}`),
+      ),
       element("p", {}, element("code", {}, step.code)),
       element("p", {}, element("a", { href: `${chapter}.html` }, `Chapter ${number} builds this`)),
     );
   }
 
   showSteps(box, current) {
-    this.steps.replaceChildren(...box.steps.map((step, index) => {
-      const button = element("button", { type: "button", "aria-pressed": step === current }, step.label);
-      button.addEventListener("click", () => {
-        this.choose({ step: index });
-        this.steps.children[index].focus();
-      });
-      return button;
-    }));
+    this.steps.replaceChildren(
+      ...box.steps.map((step, index) => {
+        const button = element(
+          "button",
+          { type: "button", "aria-pressed": step === current },
+          step.label,
+        );
+        button.addEventListener("click", () => {
+          this.choose({ step: index });
+          this.steps.children[index].focus();
+        });
+        return button;
+      }),
+    );
   }
 
   /** The scores or weights of one query, a bar for each key. */
   showKeys(translation, step, numbers, chosen, box) {
-    const labels = labelsOf(translation, box.key.endsWith("cross_attention") || box.key.startsWith("encoder") ? "encoder" : "decoder");
+    const labels = labelsOf(
+      translation,
+      box.key.endsWith("cross_attention") || box.key.startsWith("encoder") ? "encoder" : "decoder",
+    );
     const isWeight = step.formula === "weight";
     const most = Math.max(...Array.from(numbers, Math.abs));
-    this.numbers.replaceChildren(element("ol", { class: "live-keys", start: 0 }, ...Array.from(numbers, (number, key) => {
-      const text = isWeight ? percent(number) : decimals(number, 2);
-      const button = element(
-        "button",
-        { type: "button", "aria-pressed": key === chosen, "aria-label": `${labels[key]}: ${text}`, "data-number": number },
-        element("span", { class: "live-bar-name" }, labels[key]),
-        element("span", { class: "live-bar", style: `--own: 0%; --drawn: ${(100 * Math.abs(number)) / (isWeight ? 1 : most)}%` }),
-        element("span", { class: "live-bar-share" }, text),
-      );
-      button.addEventListener("click", () => {
-        this.choose({ key });
-        this.numbers.querySelectorAll("button")[key].focus();
-      });
-      return element("li", {}, button);
-    })));
+    this.numbers.replaceChildren(
+      element(
+        "ol",
+        { class: "live-keys", start: 0 },
+        ...Array.from(numbers, (number, key) => {
+          const text = isWeight ? percent(number) : decimals(number, 2);
+          const button = element(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": key === chosen,
+              "aria-label": `${labels[key]}: ${text}`,
+              "data-number": number,
+            },
+            element("span", { class: "live-bar-name" }, labels[key]),
+            element("span", {
+              class: "live-bar",
+              style: `--own: 0%; --drawn: ${(100 * Math.abs(number)) / (isWeight ? 1 : most)}%`,
+            }),
+            element("span", { class: "live-bar-share" }, text),
+          );
+          button.addEventListener("click", () => {
+            this.choose({ key });
+            this.numbers.querySelectorAll("button")[key].focus();
+          });
+          return element("li", {}, button);
+        }),
+      ),
+    );
   }
 
   /** A vector as a tile, with one entry that can be chosen. */
@@ -90,21 +132,38 @@ export class Detail {
     paintVectors(canvas, [row], 1, wide);
     const high = Math.ceil(row.length / wide);
     const mark = element("i", { "aria-hidden": true });
-    mark.style = `left: ${((entry % wide) * 100) / wide}%; top: ${(Math.floor(entry / wide) * 100) / high}%; width: ${100 / wide}%; height: ${100 / high}%`;
+    const place = {
+      left: (entry % wide) / wide,
+      top: Math.floor(entry / wide) / high,
+      width: 1 / wide,
+      height: 1 / high,
+    };
+    for (const [name, share] of Object.entries(place)) mark.style[name] = `${100 * share}%`;
     const tile = element("div", { class: "live-tile" }, canvas, mark);
     tile.addEventListener("click", ({ clientX, clientY }) => {
       const box = canvas.getBoundingClientRect();
       const pixel = (share, size) => Math.min(size - 1, Math.max(0, Math.floor(share * size)));
-      const picked = pixel((clientY - box.top) / box.height, high) * wide + pixel((clientX - box.left) / box.width, wide);
+      const picked =
+        pixel((clientY - box.top) / box.height, high) * wide +
+        pixel((clientX - box.left) / box.width, wide);
       this.choose({ entry: Math.min(picked, row.length - 1) });
     });
     this.entry.input.max = row.length - 1;
     this.entry.value = entry;
     const label = labelsOf(translation, where)[i];
-    const at = step.formula === "logits" ? `After “${label}”, the score of “${translation.label(entry)}”` : `“${label}”`;
-    const caption = `${at}: ${row.length} numbers, from ${decimals(Math.min(...row), 2)} to ${decimals(Math.max(...row), 2)}; length ${decimals(norm(row), 1)}`;
+    const at =
+      step.formula === "logits"
+        ? `After “${label}”, the score of “${translation.label(entry)}”`
+        : `“${label}”`;
+    const [least, most] = [Math.min(...row), Math.max(...row)].map((number) => decimals(number, 2));
+    const length = decimals(norm(row), 1);
+    const caption = `${at}: ${row.length} numbers, from ${least} to ${most}; length ${length}`;
     const focused = document.activeElement === this.entry.input;
-    this.numbers.replaceChildren(tile, element("p", { class: "live-caption" }, caption), this.entry.node);
+    this.numbers.replaceChildren(
+      tile,
+      element("p", { class: "live-caption" }, caption),
+      this.entry.node,
+    );
     if (focused) this.entry.input.focus();
   }
 }
@@ -113,7 +172,9 @@ const largest = (numbers) => numbers.indexOf(Math.max(...numbers));
 
 /** What each token is called on a side: the words of the source, what the decoder reads. */
 function labelsOf(translation, side) {
-  return side === "encoder" ? translation.sourceLabels : translation.readIds.map((id) => translation.label(id));
+  return side === "encoder"
+    ? translation.sourceLabels
+    : translation.readIds.map((id) => translation.label(id));
 }
 
 export function titleOf({ side, box, head }) {
@@ -126,22 +187,30 @@ export function titleOf({ side, box, head }) {
 export function inWords(translation, at, { side, box, head }) {
   const label = labelsOf(translation, side)[at[side]];
   const row = (name) => translation.rows(name)[at[side]];
-  const grows = box.stream ? ` After it, the residual stream has length ${decimals(norm(row(box.stream)), 1)}.` : "";
+  const grows = box.stream
+    ? ` After it, the residual stream has length ${decimals(norm(row(box.stream)), 1)}.`
+    : "";
   if (box.kind === "attention") {
-    const source = side === "encoder" || box.key.endsWith("cross_attention") ? "encoder" : "decoder";
+    const source =
+      side === "encoder" || box.key.endsWith("cross_attention") ? "encoder" : "decoder";
     const labels = labelsOf(translation, source);
     const weights = Array.from(row(box.shows)[head], (weight, key) => ({ weight, key }));
-    const most = weights.sort((a, b) => b.weight - a.weight).slice(0, 3).filter(({ weight }) => weight > 0.02);
+    const most = weights
+      .sort((a, b) => b.weight - a.weight)
+      .slice(0, 3)
+      .filter(({ weight }) => weight > 0.02);
     const listed = most.map(({ weight, key }) => `“${labels[key]}” ${percent(weight)}`).join(", ");
     return `“${label}” attends to ${listed}.${grows}`;
   }
   if (box.kind === "inner") {
     const inner = row(box.shows);
-    return `At “${label}”, ${inner.filter((unit) => unit > 0).length} of ${inner.length} inner units are above zero.${grows}`;
+    const active = inner.filter((unit) => unit > 0).length;
+    return `At “${label}”, ${active} of ${inner.length} inner units are above zero.${grows}`;
   }
   if (box.kind === "output") {
     const id = translation.ids[at[side]];
-    return `After “${label}” the model writes “${translation.label(id)}”: of ${row("output_projection").length} tokens, each with a score.`;
+    const size = row("output_projection").length;
+    return `After “${label}” it writes “${translation.label(id)}”, one of ${size} tokens.`;
   }
   return `The vector of “${label}” has ${row(box.shows).length} numbers.${grows}`;
 }

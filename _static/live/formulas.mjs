@@ -1,7 +1,7 @@
 // One entry of one step with its numbers put in: the formula, the numbers, and the result.
 
 import { decimals } from "../explorables/elements.mjs";
-import { dot, moments } from "./model.mjs";
+import { ACTIVATIONS, dot, moments, slopes } from "./model.mjs";
 
 const SHOWN = 3; // products of a long sum that are written out
 
@@ -24,13 +24,16 @@ function products(x, y) {
 export function explain(step, model, rows, { i, j, head, key, id }) {
   const { config, tensors, d_k } = model;
   const x = step.from && rows(step.from)[i];
-  const weight = (at) => tensors[`${step.weights}.weight`].data.subarray(at * x.length, (at + 1) * x.length);
   const bias = step.weights && tensors[`${step.weights}.bias`]?.data[j];
-  const linear = () => ({
-    formula: `y${sub(j)} = x · W${sub(j)}${bias === undefined ? "" : ` + b${sub(j)}`}`,
-    numbers: products(x, weight(j)) + (bias === undefined ? "" : ` + ${signed(bias)}`),
-    value: dot(x, weight(j)) + (bias ?? 0),
-  });
+  const linear = (name) => {
+    const row = tensors[`${name}.weight`].data.subarray(j * x.length, (j + 1) * x.length);
+    const added = tensors[`${name}.bias`]?.data[j];
+    return {
+      formula: `y${sub(j)} = x · W${sub(j)}${added === undefined ? "" : ` + b${sub(j)}`}`,
+      numbers: products(x, row) + (added === undefined ? "" : ` + ${signed(added)}`),
+      value: dot(x, row) + (added ?? 0),
+    };
+  };
   const attended = (head) => {
     const group = config.num_heads / (config.num_kv_heads ?? config.num_heads);
     const part = (row, at) => row.subarray(at * d_k, (at + 1) * d_k);
@@ -62,7 +65,11 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
       };
     }
     case "learned":
-      return { formula: `p${sub(j)} = P[position ${i}]${sub(j)}`, numbers: "learned", value: rows(step.name)[i][j] };
+      return {
+        formula: `p${sub(j)} = P[position ${i}]${sub(j)}`,
+        numbers: "one of the weights",
+        value: tensors["positions.weight"].data[i * config.d_model + j],
+      };
     case "sum": {
       const added = rows(step.adds)[i];
       return {
@@ -73,10 +80,11 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
     }
     case "norm": {
       const { mean, variance } = moments(x);
+      const shift = signed(bias);
       const gain = tensors[`${step.weights}.weight`].data[j];
       return {
         formula: `y${sub(j)} = γ${sub(j)} (x${sub(j)} − μ) / √(σ² + ε) + β${sub(j)}`,
-        numbers: `${n(gain)} · (${n(x[j])} − ${signed(mean)}) / √(${n(variance)} + ε) + ${signed(bias)}`,
+        numbers: `${n(gain)} · (${n(x[j])} − ${signed(mean)}) / √(${n(variance)} + ε) + ${shift}`,
         value: (gain * (x[j] - mean)) / Math.sqrt(variance + config.eps) + bias,
       };
     }
@@ -98,10 +106,11 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
       const angle = i * config.rotary_base ** ((-2 * pair) / d_k);
       const [a, b] = [x[first], x[second]];
       const isFirst = j === first;
+      const turned = isFirst
+        ? `y${sub(j)} = x${sub(first)} cos α − x${sub(second)} sin α`
+        : `y${sub(j)} = x${sub(first)} sin α + x${sub(second)} cos α`;
       return {
-        formula: isFirst
-          ? `y${sub(j)} = x${sub(first)} cos α − x${sub(second)} sin α, α = ${i} · ${config.rotary_base}^(−${2 * pair}/e)`
-          : `y${sub(j)} = x${sub(first)} sin α + x${sub(second)} cos α, α = ${i} · ${config.rotary_base}^(−${2 * pair}/e)`,
+        formula: `${turned}, α = ${i} · ${config.rotary_base}^(−${2 * pair}/e)`,
         numbers: isFirst
           ? `${signed(a)} cos ${n(angle)} − ${signed(b)} sin ${n(angle)}`
           : `${signed(a)} sin ${n(angle)} + ${signed(b)} cos ${n(angle)}`,
@@ -111,20 +120,25 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
       };
     }
     case "score": {
-      const { query, keys, scores } = attended(head);
-      const biased = config.positional_encoding === "alibi" && step.owner.endsWith("self_attention");
+      const { query, keys } = attended(head);
+      const biased =
+        config.positional_encoding === "alibi" && step.owner.endsWith("self_attention");
+      const slope = biased ? slopes(config.num_heads)[head] : 0;
       return {
         formula: `score = q · k / √e${biased ? " − slope · distance" : ""}`,
         numbers: `(${products(query, keys[key])}) / √${d_k}`,
-        value: biased ? scores[key] : dot(query, keys[key]) / Math.sqrt(d_k),
+        value: dot(query, keys[key]) / Math.sqrt(d_k) - slope * Math.abs(i - key),
       };
     }
     case "weight": {
       const { scores } = attended(head);
       const powers = Array.from(scores, Math.exp);
+      const power = (score) => `e^${signed(score)}`;
+      const shown = Array.from(scores.slice(0, SHOWN), power);
+      const more = scores.length > SHOWN ? " + …" : "";
       return {
         formula: "weight = exp(score) / sum of exp(score) over all keys",
-        numbers: `e^${signed(scores[key])} / (${Array.from(scores.slice(0, SHOWN), (s) => `e^${signed(s)}`).join(" + ")}${scores.length > SHOWN ? " + …" : ""})`,
+        numbers: `${power(scores[key])} / (${shown.join(" + ")}${more})`,
         value: powers[key] / powers.reduce((a, b) => a + b),
       };
     }
@@ -139,17 +153,18 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
       };
     }
     case "inner": {
-      const { value } = linear();
-      const result = rows(step.name)[i][j];
-      const name = step.gate ? "gated unit" : config.activation === "relu" ? "max(0, x · W + b)" : `${config.activation}(x · W + b)`;
+      const { value: before } = linear(step.weights);
+      const gate = step.gate ? linear(step.gate).value : 1;
+      const kind = config.activation;
+      const active = kind === "relu" ? `max(0, ${n(before)})` : `${kind}(${n(before)})`;
       return {
-        formula: `h${sub(j)} = ${name}`,
-        numbers: config.activation === "relu" ? `max(0, ${n(value)})` : `${config.activation} of ${n(value)}`,
-        value: config.activation === "relu" ? Math.max(0, value) : result,
+        formula: `h${sub(j)} = ${kind}(x · W${sub(j)} + b)${step.gate ? " · gate" : ""}`,
+        numbers: step.gate ? `${active} · ${signed(gate)}` : active,
+        value: ACTIVATIONS[kind](before) * gate,
       };
     }
     default:
-      return linear();
+      return linear(step.weights);
   }
 }
 

@@ -15,7 +15,16 @@ const MODELS = ["number_words", "grammar"];
 const PACE = 900; // ms between two tokens
 
 const [form, input, status, examples, result, controls, picture, tree, transcript, words] = [
-  "form", "input", "status", "examples", "result", "controls", "picture", "tree", "transcript", "words",
+  "form",
+  "input",
+  "status",
+  "examples",
+  "result",
+  "controls",
+  "picture",
+  "tree",
+  "transcript",
+  "words",
 ].map((name) => document.getElementById(`live-${name}`));
 
 const translators = {}; // the promise of each model that was asked for
@@ -44,12 +53,19 @@ async function translate() {
   const asked = input.value;
   say("Loading the model …");
   try {
-    await Promise.all(MODELS.map(async (model) => { tokenizers[model] ??= await sourceTokenizer(model); }));
+    await Promise.all(
+      MODELS.map(async (model) => {
+        tokenizers[model] ??= await sourceTokenizer(model);
+      }),
+    );
     const understood = understand(asked, tokenizers);
     input.toggleAttribute("aria-invalid", Boolean(understood.refusal));
     if (understood.refusal) return say(`${understood.refusal} Try one of the examples.`, true);
     const { model, reads, note } = understood;
-    translators[model] ??= Translator.load(model);
+    translators[model] ??= Translator.load(model).catch((error) => {
+      delete translators[model]; // so that it can be tried again
+      throw error;
+    });
     const translator = await translators[model];
     if (input.value !== asked) return undefined; // something else was typed meanwhile
     if (name !== model) build(model, translator);
@@ -62,9 +78,7 @@ async function translate() {
     show();
     return say(`${translation.text()}${note ? `. ${note}` : ""}`, false, note);
   } catch (error) {
-    delete translators.number_words;
-    delete translators.grammar;
-    return say(`The model could not be loaded: ${error.message}. Reload the page to try again.`, true);
+    return say(`The model could not be loaded: ${error.message}. Try again.`, true);
   }
 }
 
@@ -72,10 +86,14 @@ async function translate() {
 function build(model, translator) {
   name = model;
   const { config } = translator.model;
-  const places = Object.fromEntries(["encoder", "decoder"].map((side) => [side, document.getElementById(`live-${side}`)]));
+  const places = Object.fromEntries(
+    ["encoder", "decoder"].map((side) => [side, document.getElementById(`live-${side}`)]),
+  );
   view = new Picture(places, config, { choose: choosePart, point });
   const last = config.num_decoder_layers - 1;
-  const box = boxes(config, "decoder").find(({ key }) => key === `decoder.layers.${last}.cross_attention`);
+  const box = boxes(config, "decoder").find(
+    ({ key }) => key === `decoder.layers.${last}.cross_attention`,
+  );
   choosePart({ side: "decoder", box, head: model === "grammar" ? 0 : 2 }, false);
 }
 
@@ -122,11 +140,18 @@ function changed(what) {
 /** Write this token at the shown step, and go on from there. */
 function take(id) {
   pause();
+  if (bars.method.input.value === "beam") {
+    // its text is left
+    bars.method.input.value = "greedy";
+    bars.arrange();
+    tree.hidden = true;
+  }
   translation.rewind(cursor);
   translation.step(() => id);
   const random = seeded(seed);
   const sample = bars.method.input.value === "sample";
-  while (!translation.ended) translation.step(sample ? (scores) => draw(bars.probs(scores), random) : greedy);
+  while (!translation.ended)
+    translation.step(sample ? (scores) => draw(bars.probs(scores), random) : greedy);
   show();
   bars.list.querySelector("[aria-pressed=true]").focus();
   say(translation.text());
@@ -142,8 +167,9 @@ function go(index) {
   const scores = translation.scores[cursor];
   const share = percent(softmax(scores)[translation.ids[cursor]]);
   const read = translation.label(translation.readIds[cursor]);
-  const cached = cursor ? ` Keys and values of ${cursor} earlier token${cursor > 1 ? "s" : ""} come from the cache.` : "";
-  say(`Step ${cursor + 1} of ${translation.ids.length}: reads “${read}”, writes “${translation.label(translation.ids[cursor])}” (${share}).${cached}`);
+  const written = translation.label(translation.ids[cursor]);
+  const count = translation.ids.length;
+  say(`Step ${cursor + 1} of ${count}: reads “${read}”, writes “${written}” (${share}).`);
 }
 
 function pause() {
@@ -177,7 +203,11 @@ function show() {
   const written = translation.ids.map((id, index) => {
     const button = element(
       "button",
-      { type: "button", "aria-label": `token ${index + 1}: ${translation.label(id)}`, "aria-pressed": index === cursor },
+      {
+        type: "button",
+        "aria-label": `token ${index + 1}: ${translation.label(id)}`,
+        "aria-pressed": index === cursor,
+      },
       id === translation.eos ? "⟨end⟩" : translation.label(id),
     );
     button.classList.toggle("later", index > cursor);
@@ -207,7 +237,10 @@ function showDetail() {
 function choosePart({ side, box, head = 0, index }, isAsked = true) {
   if (index !== undefined) at = { ...at, [side]: index };
   else {
-    const step = Math.max(0, box.steps.findIndex(({ name: made }) => made === box.shows));
+    const step = Math.max(
+      0,
+      box.steps.findIndex(({ name: made }) => made === box.shows),
+    );
     chosen = { side, box, head, step };
   }
   if (isAsked) showDetail();
@@ -220,8 +253,17 @@ function point(side, index) {
 
 /** All heads in words, for the step that is shown. */
 function showTranscript() {
-  const items = view.boxes.filter(({ box }) => box.kind !== "output").flatMap(({ side, box, canvases }) =>
-    canvases.map((_, head) => element("li", {}, `${titleOf({ side, box, head })}: ${inWords(translation, at, { side, box, head })}`)));
+  const items = view.boxes
+    .filter(({ box }) => box.kind !== "output")
+    .flatMap(({ side, box, canvases }) =>
+      canvases.map((_, head) =>
+        element(
+          "li",
+          {},
+          `${titleOf({ side, box, head })}: ${inWords(translation, at, { side, box, head })}`,
+        ),
+      ),
+    );
   transcript.querySelector("ul").replaceChildren(...items);
 }
 
@@ -256,11 +298,15 @@ words.addEventListener("toggle", async () => {
   if (!words.open) return;
   for (const model of MODELS) {
     tokenizers[model] ??= await sourceTokenizer(model);
-    const sorted = tokenizers[model].words.sort(new Intl.Collator("en", { caseFirst: "lower" }).compare);
+    const sorted = tokenizers[model].words.sort(
+      new Intl.Collator("en", { caseFirst: "lower" }).compare,
+    );
     words.querySelector(`[data-model=${model}]`).textContent = sorted.join(" ");
   }
 });
-new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".live-flow"))).observe(picture);
+new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".live-flow"))).observe(
+  picture,
+);
 picture.prepend(svg("svg", { class: "live-flow", "aria-hidden": true }));
 document.getElementById("live-app").hidden = false; // without this script it would do nothing
 translate();

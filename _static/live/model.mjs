@@ -11,9 +11,19 @@ export function readTensors(buffer) {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   delete header.__metadata__;
   const tensors = {};
-  for (const [name, { dtype, shape, data_offsets: [start, end] }] of Object.entries(header)) {
+  for (const [
+    name,
+    {
+      dtype,
+      shape,
+      data_offsets: [start, end],
+    },
+  ] of Object.entries(header)) {
     if (!(dtype in NUMBERS)) throw new Error(`${name} has dtype ${dtype}, expected F32 or F16`);
-    tensors[name] = { shape, data: NUMBERS[dtype](buffer.slice(8 + length + start, 8 + length + end)) };
+    tensors[name] = {
+      shape,
+      data: NUMBERS[dtype](buffer.slice(8 + length + start, 8 + length + end)),
+    };
   }
   return tensors;
 }
@@ -69,18 +79,23 @@ function normalShare(x) {
   const z = Math.abs(x) / Math.SQRT2;
   const t = 1 / (1 + 0.3275911 * z);
   const factors = [1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592];
-  const tail = factors.reduce((sum, factor) => (sum + factor) * t, 0) * Math.exp(-z * z) / 2;
+  const tail = (factors.reduce((sum, factor) => (sum + factor) * t, 0) * Math.exp(-z * z)) / 2;
   return x > 0 ? 1 - tail : tail;
 }
 
 const silu = (x) => x / (1 + Math.exp(-x));
 const gelu = (x) => x * normalShare(x);
-const geluTanh = (x) =>
-  (x / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+const geluTanh = (x) => (x / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 const relu = (x) => Math.max(0, x);
-const ACTIVATIONS = {
-  relu, gelu, gelu_tanh: geluTanh, silu,
-  reglu: relu, geglu: gelu, geglu_tanh: geluTanh, swiglu: silu,
+export const ACTIVATIONS = {
+  relu,
+  gelu,
+  gelu_tanh: geluTanh,
+  silu,
+  reglu: relu,
+  geglu: gelu,
+  geglu_tanh: geluTanh,
+  swiglu: silu,
 };
 
 /** Sines and cosines of a position: PE(pos, 2i) = sin(pos / 10000^(2i/d)), 2i + 1 the cosine. */
@@ -108,10 +123,11 @@ function rotate(x, position, { d_k, base, interleaved }) {
 }
 
 /** The slope of each head's bias in ALiBi, for a number of heads that may be no power of two. */
-function slopes(heads) {
+export function slopes(heads) {
   const power = 2 ** Math.floor(Math.log2(heads));
   return Array.from({ length: heads }, (_, i) =>
-    i < power ? 2 ** ((-8 / power) * (i + 1)) : 2 ** ((-4 / power) * (2 * (i - power) + 1)));
+    i < power ? 2 ** ((-8 / power) * (i + 1)) : 2 ** ((-4 / power) * (2 * (i - power) + 1)),
+  );
 }
 
 // --- the model ---------------------------------------------------------------------------------
@@ -158,7 +174,8 @@ export class Model {
         rows = this.residual(`${name}.residual_${(part += 1)}`, trace, rows, sublayer);
       };
       residual((x) => this.attention(`${name}.self_attention`, trace, x, x, start));
-      if (memory) residual((x) => this.attention(`${name}.cross_attention`, trace, x, memory, start));
+      if (memory)
+        residual((x) => this.attention(`${name}.cross_attention`, trace, x, memory, start));
       residual((x) => this.feedForward(`${name}.feed_forward`, trace, x));
     }
     if (config.norm_first) rows = this.normalise(`${side}.norm`, trace, rows);
@@ -171,13 +188,17 @@ export class Model {
     const name = this.embeddings[side];
     const { data } = this.tensors[`${name}.weight`];
     const scale = embedding_scale ?? Math.sqrt(d);
-    const tokens = ids.map((id) => data.slice(id * d, (id + 1) * d).map((number) => number * scale));
+    const tokens = ids.map((id) =>
+      data.slice(id * d, (id + 1) * d).map((number) => number * scale),
+    );
     let rows = record(trace, name, tokens);
     if (kind === "sinusoidal" || kind === "learned") {
       const table = this.tensors["positions.weight"]?.data;
-      const positions = rows.map((_, i) => kind === "learned"
-        ? table.slice((start + i) * d, (start + i + 1) * d)
-        : sinusoidal(start + i, d));
+      const positions = rows.map((_, i) =>
+        kind === "learned"
+          ? table.slice((start + i) * d, (start + i + 1) * d)
+          : sinusoidal(start + i, d),
+      );
       record(trace, `${side}.positions`, positions);
       rows = rows.map((row, i) => add(row, positions[i]));
     }
@@ -188,10 +209,18 @@ export class Model {
   residual(name, trace, rows, sublayer) {
     if (this.config.norm_first) {
       const changes = sublayer(this.normalise(`${name}.norm`, trace, rows));
-      return record(trace, name, rows.map((row, i) => add(row, changes[i])));
+      return record(
+        trace,
+        name,
+        rows.map((row, i) => add(row, changes[i])),
+      );
     }
     const changes = sublayer(rows);
-    const sums = record(trace, `${name}.sum`, rows.map((row, i) => add(row, changes[i])));
+    const sums = record(
+      trace,
+      `${name}.sum`,
+      rows.map((row, i) => add(row, changes[i])),
+    );
     return record(trace, name, this.normalise(`${name}.norm`, trace, sums));
   }
 
@@ -199,39 +228,66 @@ export class Model {
   normalise(name, trace, rows) {
     const weight = this.tensors[`${name}.weight`].data;
     const bias = this.tensors[`${name}.bias`]?.data;
-    return record(trace, name, rows.map((x) => {
-      const { mean, variance } = bias ? moments(x) : { mean: 0, variance: dot(x, x) / x.length };
-      const deviation = Math.sqrt(variance + this.config.eps);
-      return x.map((number, i) => (weight[i] * (number - mean)) / deviation + (bias?.[i] ?? 0));
-    }));
+    return record(
+      trace,
+      name,
+      rows.map((x) => {
+        const { mean, variance } = bias ? moments(x) : { mean: 0, variance: dot(x, x) / x.length };
+        const deviation = Math.sqrt(variance + this.config.eps);
+        return x.map((number, i) => (weight[i] * (number - mean)) / deviation + (bias?.[i] ?? 0));
+      }),
+    );
   }
 
   /** x Wᵀ + b. */
   linear(name, trace, rows) {
-    const { data, shape: [outputs, inputs] } = this.tensors[`${name}.weight`];
+    const {
+      data,
+      shape: [outputs, inputs],
+    } = this.tensors[`${name}.weight`];
     const bias = this.tensors[`${name}.bias`]?.data;
-    return record(trace, name, rows.map((x) => {
-      const y = new Float32Array(outputs);
-      for (let o = 0; o < outputs; o++) {
-        let sum = bias ? bias[o] : 0;
-        for (let i = 0, at = o * inputs; i < inputs; i++, at++) sum += data[at] * x[i];
-        y[o] = sum;
-      }
-      return y;
-    }));
+    return record(
+      trace,
+      name,
+      rows.map((x) => {
+        const y = new Float32Array(outputs);
+        for (let o = 0; o < outputs; o++) {
+          let sum = bias ? bias[o] : 0;
+          for (let i = 0, at = o * inputs; i < inputs; i++, at++) sum += data[at] * x[i];
+          y[o] = sum;
+        }
+        return y;
+      }),
+    );
   }
 
-  /** Every head: softmax(q·k / √e) over the keys that may be seen, and the values' weighted sum. */
+  /** For every head softmax(q·k / √e) over the keys that may be seen, and the sum of values. */
   attention(name, trace, x, source, start) {
-    const { config: { num_heads, positional_encoding: kind, rotary_base, rotary_layout }, d_k } = this;
+    const {
+      config: { num_heads, positional_encoding: kind, rotary_base, rotary_layout },
+      d_k,
+    } = this;
     const cross = name.endsWith("cross_attention");
     const causal = name.startsWith("decoder") && !cross;
-    const turn = (rows, first) => cross || kind !== "rotary" ? rows : rows.map((row, i) =>
-      rotate(row, first + i, { d_k, base: rotary_base, interleaved: rotary_layout === "interleaved" }));
+    const turn = (rows, first) =>
+      cross || kind !== "rotary"
+        ? rows
+        : rows.map((row, i) =>
+            rotate(row, first + i, {
+              d_k,
+              base: rotary_base,
+              interleaved: rotary_layout === "interleaved",
+            }),
+          );
     const steep = kind === "alibi" && !cross ? slopes(num_heads) : new Array(num_heads).fill(0);
 
-    const queries = record(trace, `${name}.queries`, turn(this.linear(`${name}.w_q`, trace, x), start));
-    if (!cross || !trace[`${name}.keys`]) { // the memory's are computed once
+    const queries = record(
+      trace,
+      `${name}.queries`,
+      turn(this.linear(`${name}.w_q`, trace, x), start),
+    );
+    if (!cross || !trace[`${name}.keys`]) {
+      // the memory's are computed once
       record(trace, `${name}.keys`, turn(this.linear(`${name}.w_k`, trace, source), start));
       record(trace, `${name}.values`, this.linear(`${name}.w_v`, trace, source));
     }
@@ -246,9 +302,14 @@ export class Model {
         const own = head * d_k;
         const shared = Math.floor(head / group) * d_k;
         const q = query.subarray(own, own + d_k);
-        scores.push(Float32Array.from({ length: visible }, (_, k) =>
-          dot(q, keys[k].subarray(shared, shared + d_k)) / Math.sqrt(d_k)
-            - steep[head] * Math.abs(start + i - k)));
+        scores.push(
+          Float32Array.from(
+            { length: visible },
+            (_, k) =>
+              dot(q, keys[k].subarray(shared, shared + d_k)) / Math.sqrt(d_k) -
+              steep[head] * Math.abs(start + i - k),
+          ),
+        );
         weights.push(Float32Array.from(softmax(scores[head])));
         for (let k = 0; k < visible; k++) {
           for (let j = 0; j < d_k; j++) output[own + j] += weights[head][k] * values[k][shared + j];
@@ -281,7 +342,7 @@ function record(trace, name, rows) {
   return rows;
 }
 
-/** A trace that can be added to, while this one stays as it is; with the first rows alone, if so. */
+/** A copy of a trace, or of its first rows, that can be added to while this one stays as it is. */
 export function copied(trace, rows = Infinity) {
   const isMemory = (name) => /cross_attention\.(w_k|w_v|keys|values)$/.test(name);
   return Object.fromEntries(

@@ -1,5 +1,5 @@
-// What a model is made of, as the page shows it: boxes from the bottom up, and in each box the steps
-// of its computation. Each step names the rows of the trace that it makes, the formula that makes
+// What a model is made of, as the page shows it: boxes from the bottom up, and in each box the
+// steps of its computation. Each step names the rows of the trace that it makes, the formula that makes
 // them, and the rows and weights that go in.
 
 const CHAPTERS = {
@@ -23,7 +23,8 @@ export const CODE = {
   queries: "queries = self.w_q(query)",
   keys: "keys, values = self.w_k(key), self.w_v(value)",
   values: "keys, values = self.w_k(key), self.w_v(value)",
-  rotary: "rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)  # (..., n, e/2, 2)",
+  rotary:
+    "rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)  # (..., n, e/2, 2)",
   score: "scores = query @ key.to(wide).transpose(-2, -1)  # (..., q, k)",
   weight: "return scores.softmax(dim=-1).to(dtype)",
   weighted: "return weights @ value  # (..., q, e')",
@@ -35,20 +36,29 @@ export const CODE = {
   logits: "return F.linear(x, self.weight, self.bias)  # (..., v)",
 };
 
-const step = (label, formula, chapter, name, given = {}) =>
-  ({ label, formula, chapter: CHAPTERS[chapter], name, code: CODE[given.code ?? formula], ...given });
+const step = (label, formula, chapter, name, given = {}) => ({
+  label,
+  formula,
+  chapter: CHAPTERS[chapter],
+  name,
+  code: CODE[given.code ?? formula],
+  ...given,
+});
 
 /** The boxes of one side, "encoder" or "decoder", in the order in which they compute. */
 export function boxes(config, side) {
   const hasEncoder = config.num_encoder_layers > 0;
-  const embedding = side === "encoder" ? "src_embedding" : hasEncoder ? "tgt_embedding" : "embedding";
-  const made = [{
-    key: embedding,
-    label: "embedding",
-    kind: "vectors",
-    shows: embedding,
-    steps: [step("token’s vector", "embedding", "embedding", embedding)],
-  }];
+  const embedding =
+    side === "encoder" ? "src_embedding" : hasEncoder ? "tgt_embedding" : "embedding";
+  const made = [
+    {
+      key: embedding,
+      label: "embedding",
+      kind: "vectors",
+      shows: embedding,
+      steps: [step("token’s vector", "embedding", "embedding", embedding)],
+    },
+  ];
   const kind = config.positional_encoding;
   if (kind === "sinusoidal" || kind === "learned") {
     made.push({
@@ -59,7 +69,11 @@ export function boxes(config, side) {
       stream: `${side}.input`,
       steps: [
         step("position’s vector", kind, "position", `${side}.positions`),
-        step("sum", "sum", "position", `${side}.input`, { from: embedding, adds: `${side}.positions`, code: "input" }),
+        step("sum", "sum", "position", `${side}.input`, {
+          from: embedding,
+          adds: `${side}.positions`,
+          code: "input",
+        }),
       ],
     });
   }
@@ -69,7 +83,9 @@ export function boxes(config, side) {
     const sublayers = ["self_attention", ...(cross ? ["cross_attention"] : []), "feed_forward"];
     sublayers.forEach((sublayer, part) => {
       const residual = `${side}.layers.${layer}.residual_${part + 1}`;
-      made.push(sublayerBox(config, `${side}.layers.${layer}.${sublayer}`, residual, stream, layer));
+      made.push(
+        sublayerBox(config, `${side}.layers.${layer}.${sublayer}`, residual, stream, layer),
+      );
       stream = residual;
     });
   }
@@ -86,23 +102,40 @@ export function boxes(config, side) {
 }
 
 const normStep = (config, name, from) =>
-  step("norm", config.norm === "rms_norm" ? "rmsNorm" : "norm", "norm", name, { from, weights: name });
+  step("norm", config.norm === "rms_norm" ? "rmsNorm" : "norm", "norm", name, {
+    from,
+    weights: name,
+  });
 
 /** The box of an attention or a feed-forward network, with norm and residual connection. */
 function sublayerBox(config, name, residual, before, layer) {
   const kind = name.split(".").at(-1);
   const normed = config.norm_first ? `${residual}.norm` : before;
-  const inside = kind === "feed_forward" ? networkSteps(config, name, normed) : attentionSteps(config, name, normed);
+  const inside =
+    kind === "feed_forward"
+      ? networkSteps(config, name, normed)
+      : attentionSteps(config, name, normed);
   const out = inside.at(-1).name;
   const norm = `${residual}.norm`;
   const steps = config.norm_first
-    ? [normStep(config, norm, before), ...inside, step("sum", "sum", "norm", residual, { from: before, adds: out })]
+    ? [
+        normStep(config, norm, before),
+        ...inside,
+        step("sum", "sum", "norm", residual, { from: before, adds: out }),
+      ]
     : [
-      ...inside,
-      step("sum", "sum", "norm", `${residual}.sum`, { from: before, adds: out, code: "sumPostNorm" }),
-      { ...normStep(config, norm, `${residual}.sum`), name: residual },
-    ];
-  const label = kind === "self_attention" && name.startsWith("decoder") ? "masked self-attention" : kind.replace("_", "-");
+        ...inside,
+        step("sum", "sum", "norm", `${residual}.sum`, {
+          from: before,
+          adds: out,
+          code: "sumPostNorm",
+        }),
+        { ...normStep(config, norm, `${residual}.sum`), name: residual },
+      ];
+  const label =
+    kind === "self_attention" && name.startsWith("decoder")
+      ? "masked self-attention"
+      : kind.replace("_", "-");
   return {
     key: name,
     label,
@@ -118,10 +151,20 @@ function attentionSteps(config, name, normed) {
   const cross = name.endsWith("cross_attention");
   const source = cross ? { from: "encoder", of: "encoder" } : { from: normed };
   const project = (label, letter, from) =>
-    step(label, "linear", "attention", `${name}.w_${letter}`, { ...from, weights: `${name}.w_${letter}`, code: label });
-  const turned = (label, letter, from) => config.positional_encoding === "rotary" && !cross
-    ? [step(`${label}, rotated`, "rotary", "position", `${name}.${label}`, { ...from, from: `${name}.w_${letter}` })]
-    : [];
+    step(label, "linear", "attention", `${name}.w_${letter}`, {
+      ...from,
+      weights: `${name}.w_${letter}`,
+      code: label,
+    });
+  const turned = (label, letter, from) =>
+    config.positional_encoding === "rotary" && !cross
+      ? [
+          step(`${label}, rotated`, "rotary", "position", `${name}.${label}`, {
+            ...from,
+            from: `${name}.w_${letter}`,
+          }),
+        ]
+      : [];
   return [
     project("queries", "q", { from: normed }),
     ...turned("queries", "q", {}),
@@ -131,15 +174,27 @@ function attentionSteps(config, name, normed) {
     step("scores", "score", "attention", `${name}.scores`, { owner: name, byKey: true }),
     step("weights", "weight", "attention", `${name}.weights`, { owner: name, byKey: true }),
     step("weighted sums", "weighted", "attention", `${name}.heads`, { owner: name }),
-    step("heads mixed", "linear", "heads", `${name}.w_o`, { from: `${name}.heads`, weights: `${name}.w_o`, code: "output" }),
+    step("heads mixed", "linear", "heads", `${name}.w_o`, {
+      from: `${name}.heads`,
+      weights: `${name}.w_o`,
+      code: "output",
+    }),
   ];
 }
 
 function networkSteps(config, name, normed) {
   const gated = ["reglu", "geglu", "geglu_tanh", "swiglu"].includes(config.activation);
   return [
-    step("inner units", "inner", "feedForward", `${name}.inner`, { from: normed, weights: `${name}.w_1`, gate: gated && `${name}.w_3` }),
-    step("output", "linear", "feedForward", `${name}.w_2`, { from: `${name}.inner`, weights: `${name}.w_2`, code: "outer" }),
+    step("inner units", "inner", "feedForward", `${name}.inner`, {
+      from: normed,
+      weights: `${name}.w_1`,
+      gate: gated && `${name}.w_3`,
+    }),
+    step("output", "linear", "feedForward", `${name}.w_2`, {
+      from: `${name}.inner`,
+      weights: `${name}.w_2`,
+      code: "outer",
+    }),
   ];
 }
 
@@ -148,5 +203,10 @@ export const outputBox = () => ({
   key: "output_projection",
   label: "scores",
   kind: "output",
-  steps: [step("scores of the next token", "logits", "output", "output_projection", { from: "decoder", weights: "output_projection" })],
+  steps: [
+    step("scores of the next token", "logits", "output", "output_projection", {
+      from: "decoder",
+      weights: "output_projection",
+    }),
+  ],
 });

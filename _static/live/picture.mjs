@@ -38,7 +38,12 @@ export function paintVectors(canvas, rows, total, wide = rows[0].length > 200 ? 
 
 /** Attention weights of one head: a row for each query, a column for each key; grey is masked. */
 function paintWeights(canvas, rows, width, height) {
-  paint(canvas, width, height, (x, y) => rows[y] && (x < rows[y].length ? [WEIGHT, rows[y][x]] : MASKED));
+  paint(
+    canvas,
+    width,
+    height,
+    (x, y) => rows[y] && (x < rows[y].length ? [WEIGHT, rows[y][x]] : MASKED),
+  );
 }
 
 export class Picture {
@@ -57,13 +62,16 @@ export class Picture {
       const nodes = boxes(config, side).map((box) => this.addBox(side, box));
       const tokens = this.addTokens(side);
       const frames = [];
-      for (const node of nodes) { // the boxes of a layer have one frame
+      for (const node of nodes) {
+        // the boxes of a layer have one frame
         const { layer } = node.dataset;
         if (layer === undefined) frames.push(node);
         else if (frames.at(-1)?.dataset.of === layer) frames.at(-1).prepend(node);
         else {
           const frame = element("div", { class: "live-layer", "data-of": layer }, node);
-          frame.append(element("span", { class: "live-layer-name", "aria-hidden": true }, `layer ${layer}`));
+          frame.append(
+            element("span", { class: "live-layer-name", "aria-hidden": true }, `layer ${layer}`),
+          );
           frames.push(frame);
         }
       }
@@ -80,7 +88,9 @@ export class Picture {
     const shows = element("div", { class: "live-shows" });
     const canvases = [];
     const heads = box.kind === "attention" ? this.config.num_heads : 1;
-    const place = [side, box.layer === undefined ? "" : `layer ${box.layer}`, box.label].filter(Boolean).join(", ");
+    const place = [side, box.layer === undefined ? "" : `layer ${box.layer}`, box.label]
+      .filter(Boolean)
+      .join(", ");
     for (let head = 0; head < heads; head++) {
       const name = box.kind === "attention" ? `${place}, head ${head}` : place;
       const canvas = element("canvas", { "aria-hidden": true });
@@ -118,7 +128,8 @@ export class Picture {
   pointed(event, side, box, button) {
     const { left, top, width, height } = button.getBoundingClientRect();
     const total = this.totals[side];
-    const share = box.kind === "attention" ? (event.clientY - top) / height : (event.clientX - left) / width;
+    const share =
+      box.kind === "attention" ? (event.clientY - top) / height : (event.clientX - left) / width;
     const index = Math.floor(share * total);
     if (index >= 0 && index < this.known[side]) this.point(side, index);
   }
@@ -131,19 +142,24 @@ export class Picture {
     this.totals = { encoder: sourceIds.length, decoder: readIds.length };
     this.known = { encoder: sourceIds.length, decoder: cursor + 1 };
     for (const side of this.sides) {
-      this.tokens[side].replaceChildren(...labels[side].map((label, index) => {
-        const button = element(
-          "button",
-          { type: "button", "aria-label": `${side} token ${index}: ${label}, id ${ids[side][index]}` },
-          label,
-          element("small", {}, ` ${ids[side][index]}`),
-        );
-        button.hidden = index >= this.known[side];
-        button.addEventListener("click", () => this.choose({ side, index }));
-        button.addEventListener("pointerenter", () => this.point(side, index));
-        button.addEventListener("pointerleave", () => this.point());
-        return button;
-      }));
+      this.tokens[side].replaceChildren(
+        ...labels[side].map((label, index) => {
+          const button = element(
+            "button",
+            {
+              type: "button",
+              "aria-label": `${side} token ${index}: ${label}, id ${ids[side][index]}`,
+            },
+            label,
+            element("small", {}, ` ${ids[side][index]}`),
+          );
+          button.hidden = index >= this.known[side];
+          button.addEventListener("click", () => this.choose({ side, index }));
+          button.addEventListener("pointerenter", () => this.point(side, index));
+          button.addEventListener("pointerleave", () => this.point());
+          return button;
+        }),
+      );
       this.tokens[side].style.setProperty("--columns", this.totals[side]);
     }
     this.cache.textContent = `${cursor} in cache`;
@@ -151,7 +167,12 @@ export class Picture {
       const known = (name) => translation.rows(name).slice(0, this.known[side]);
       if (box.kind === "output") {
         const written = translation.ids.map((id, index) =>
-          element("span", { class: index === cursor ? "now" : index < cursor ? "" : "later" }, translation.label(id)));
+          element(
+            "span",
+            { class: index === cursor ? "now" : index < cursor ? "" : "later" },
+            translation.label(id),
+          ),
+        );
         canvases[0].button.replaceChildren(...written);
         canvases[0].button.style.setProperty("--columns", this.totals[side]);
         continue;
@@ -160,13 +181,22 @@ export class Picture {
       if (box.kind === "attention") {
         const keys = box.key.endsWith("cross_attention") ? this.totals.encoder : this.totals[side];
         canvases.forEach(({ canvas }, head) =>
-          paintWeights(canvas, rows.map((heads) => heads[head]), keys, this.totals[side]));
+          paintWeights(
+            canvas,
+            rows.map((heads) => heads[head]),
+            keys,
+            this.totals[side],
+          ),
+        );
       } else {
         paintVectors(canvases[0].canvas, rows, this.totals[side]);
       }
       stream.lengths = box.stream && known(box.stream).map(norm);
     }
-    this.nodes = [...this.boxes.flatMap(({ canvases }) => canvases.map(({ button }) => button)), ...this.sides.flatMap((side) => [...this.tokens[side].children])];
+    this.nodes = [
+      ...this.boxes.flatMap(({ canvases }) => canvases.map(({ button }) => button)),
+      ...this.sides.flatMap((side) => [...this.tokens[side].children]),
+    ];
   }
 
   /** Mark the tokens that are looked at, and what is chosen. */
@@ -174,7 +204,8 @@ export class Picture {
     for (const { side, box, stream, canvases } of this.boxes) {
       const share = 100 / this.totals[side];
       canvases.forEach(({ button, mark }, head) => {
-        const isChosen = chosen.box.key === box.key && (box.kind !== "attention" || chosen.head === head);
+        const isChosen =
+          chosen.box.key === box.key && (box.kind !== "attention" || chosen.head === head);
         button.setAttribute("aria-pressed", isChosen);
         const [start, size] = box.kind === "attention" ? ["top", "height"] : ["left", "width"];
         mark.style = `${start}: ${share * at[side]}%; ${size}: ${share}%`;
@@ -187,9 +218,13 @@ export class Picture {
       }
     }
     for (const side of this.sides) {
-      [...this.tokens[side].children].forEach((button, index) => button.setAttribute("aria-pressed", index === at[side]));
+      [...this.tokens[side].children].forEach((button, index) =>
+        button.setAttribute("aria-pressed", index === at[side]),
+      );
     }
-    const current = this.boxes.find(({ box }) => box.key === chosen.box.key)?.canvases[chosen.box.kind === "attention" ? chosen.head : 0].button;
+    const current = this.boxes.find(({ box }) => box.key === chosen.box.key)?.canvases[
+      chosen.box.kind === "attention" ? chosen.head : 0
+    ].button;
     const focused = this.nodes.includes(document.activeElement) ? document.activeElement : current;
     for (const node of this.nodes) node.tabIndex = node === focused ? 0 : -1;
   }
@@ -204,7 +239,12 @@ export class Picture {
       if (node === document.activeElement || node.hidden) continue;
       const box = node.getBoundingClientRect();
       const [x, y] = middle(box);
-      const along = { ArrowUp: from.top - box.bottom, ArrowDown: box.top - from.bottom, ArrowLeft: from.left - box.right, ArrowRight: box.left - from.right }[key];
+      const along = {
+        ArrowUp: from.top - box.bottom,
+        ArrowDown: box.top - from.bottom,
+        ArrowLeft: from.left - box.right,
+        ArrowRight: box.left - from.right,
+      }[key];
       if (along < -2) continue;
       const aside = key === "ArrowUp" || key === "ArrowDown" ? Math.abs(x - x0) : Math.abs(y - y0);
       const cost = along + 3 * aside;
@@ -224,11 +264,13 @@ export class Picture {
     if (!memory || !crossings.length) return drawing.replaceChildren();
     const from = memory.node.getBoundingClientRect();
     const [x0, y0] = [from.right - base.left, from.top - base.top + from.height / 2];
-    drawing.replaceChildren(...crossings.map(({ node }) => {
-      const to = node.getBoundingClientRect();
-      const [x, y] = [to.left - base.left, to.top - base.top + to.height / 2];
-      const middle = (x0 + x) / 2;
-      return svg("path", { d: `M ${x0} ${y0} H ${middle} V ${y} H ${x}` });
-    }));
+    drawing.replaceChildren(
+      ...crossings.map(({ node }) => {
+        const to = node.getBoundingClientRect();
+        const [x, y] = [to.left - base.left, to.top - base.top + to.height / 2];
+        const middle = (x0 + x) / 2;
+        return svg("path", { d: `M ${x0} ${y0} H ${middle} V ${y} H ${x}` });
+      }),
+    );
   }
 }

@@ -27,7 +27,10 @@ class WordTokenizer {
 
   /** These tokens as text. */
   read(ids) {
-    return ids.map((id) => this.tokens[id]).join(" ").replace(this.needlessSpace, "");
+    return ids
+      .map((id) => this.tokens[id])
+      .join(" ")
+      .replace(this.needlessSpace, "");
   }
 }
 

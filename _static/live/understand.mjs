@@ -14,7 +14,9 @@ export function inWords(number) {
     const [tens, unit] = [TENS[Math.floor(number / 10) - 2], number % 10];
     return unit ? `${tens}-${UNITS[unit]}` : tens;
   }
-  const [size, name] = Object.entries({ hundred: 100, ...SCALES }).findLast(([, s]) => number >= s).reverse();
+  const [size, name] = Object.entries({ hundred: 100, ...SCALES })
+    .findLast(([, s]) => number >= s)
+    .reverse();
   const rest = number % size;
   return `${inWords(Math.floor(number / size))} ${name}${rest ? ` ${inWords(rest)}` : ""}`;
 }
@@ -45,8 +47,15 @@ export function valueOf(words) {
 
 /** What is typed as a number, in digits or in words: its words without "and", or null. */
 function numberWords(text) {
-  const words = text.toLowerCase().replace(/[-,.!?]/g, " ").trim().split(/\s+/).filter((word) => word !== "and");
-  return words.map((word, i) => (/^an?$/.test(word) && /^(hundred|thousand|million)$/.test(words[i + 1]) ? "one" : word));
+  const words = text
+    .toLowerCase()
+    .replace(/[-,.!?]/g, " ")
+    .trim()
+    .split(/\s+/)
+    .filter((word) => word !== "and");
+  return words.map((word, i) =>
+    /^an?$/.test(word) && /^(hundred|thousand|million)$/.test(words[i + 1]) ? "one" : word,
+  );
 }
 
 const SHORT = { "won’t": "will not", "can’t": "can not", "i’m": "I am" };
@@ -55,7 +64,12 @@ const SHORT = { "won’t": "will not", "can’t": "can not", "i’m": "I am" };
 function sentence(text, { ids }) {
   const spelled = text
     .replace(/['’]/g, "’")
-    .replace(/\S+’\S+/g, (word) => SHORT[word.toLowerCase()] ?? word.replace(/n’t$/, " not").replace(/’ve$/, " have").replace(/’re$/, " are"))
+    .replace(
+      /\S+’\S+/g,
+      (word) =>
+        SHORT[word.toLowerCase()] ??
+        word.replace(/n’t$/, " not").replace(/’ve$/, " have").replace(/’re$/, " are"),
+    )
     .replace(/[!.\s]*$/, "");
   let first = true;
   const words = spelled.replace(/[\p{L}\p{N}_]+/gu, (word) => {
@@ -69,7 +83,10 @@ function sentence(text, { ids }) {
 }
 
 const quoted = (words) => {
-  const shown = [...new Set(words)].slice(0, 3).map((word) => `“${word}”`).join(", ");
+  const shown = [...new Set(words)]
+    .slice(0, 3)
+    .map((word) => `“${word}”`)
+    .join(", ");
   return new Set(words).size > 3 ? `${shown} and others` : shown;
 };
 
@@ -82,8 +99,10 @@ export function understand(text, { number_words: numbers, grammar }) {
   const typed = text.trim().replace(/[‐‑‒–—−]/g, "-");
   if (/^[-+]?[\d.,\s_'’]*\d[\d.,\s_'’]*$/.test(typed)) {
     const digits = typed.replace(/[,\s_'’+]/g, "");
-    if (!/^\d+$/.test(digits)) return { refusal: "The model reads whole numbers from zero on, and no others." };
-    if (digits.replace(/^0+/, "").length > 9) return { refusal: "The model has no word for a billion or more." };
+    if (!/^\d+$/.test(digits))
+      return { refusal: "The model reads whole numbers from zero on, and no others." };
+    if (digits.replace(/^0+/, "").length > 9)
+      return { refusal: "The model has no word for a billion or more." };
     return asNumber(Number(digits));
   }
   const words = numberWords(typed);
@@ -92,20 +111,35 @@ export function understand(text, { number_words: numbers, grammar }) {
     const value = valueOf(words);
     if (value !== null) return asNumber(value);
     const reads = words.join(" ");
-    return fits("number_words", reads, numbers, "This is no number in words, so what comes out means nothing.");
+    return fits(
+      "number_words",
+      reads,
+      numbers,
+      "This is no number in words, so what comes out means nothing.",
+    );
   }
   const reads = sentence(typed, grammar);
   const strange = grammar.split(reads).filter((word) => !grammar.ids.has(word));
-  if (unknown.length < words.length && unknown.length / words.length < strange.length / grammar.split(reads).length) {
+  if (
+    unknown.length < words.length &&
+    unknown.length / words.length < strange.length / grammar.split(reads).length
+  ) {
     return { refusal: `The model of numbers does not know ${quoted(unknown)}.` };
   }
-  if (strange.length) return { refusal: `The model of sentences does not know ${quoted(strange)}; it has few words, listed below.` };
+  if (strange.length)
+    return {
+      refusal: `The model of sentences does not know ${quoted(strange)}; its words are below.`,
+    };
   return fits("grammar", reads, grammar);
 
   function asNumber(value) {
-    const rest = value % 1_000_000; // training had millions from two to nine, and few hundreds after them
-    const seen = value < 1_000_000 || (value >= 2_000_000 && value < 10_000_000 && rest > 0 && rest < 1000);
-    const note = seen ? undefined : "Training had few numbers like this one, or none: expect mistakes.";
+    // Training had two to nine millions, and less than a thousand after them.
+    const rest = value % 1_000_000;
+    const seen =
+      value < 1_000_000 || (value >= 2_000_000 && value < 10_000_000 && rest > 0 && rest < 1000);
+    const note = seen
+      ? undefined
+      : "Training had few numbers like this one, or none: expect mistakes.";
     return fits("number_words", inWords(value), numbers, note);
   }
 }

@@ -212,6 +212,7 @@ EXPLAINED = {
     "all at once": MODELS["all at once"],
     "learned": {"positional_encoding": "learned", "norm_first": True, "activation": "gelu"},
     "half": {"positional_encoding": "rotary", "rotary_layout": "half"},
+    "alibi": {"positional_encoding": "alibi", "activation": "gelu_tanh"},
 }
 
 
