@@ -1,43 +1,44 @@
 """Checks of a reader's own code: what is wrong, in words, and for which smallest input.
 
-An exercise calls the reader's function with inputs from the smallest on and compares what it gives
-with what a right one gives. Where both differ, it looks whether a known mistake would give the
-same, and names it. Nothing that it says shows a solution.
+An exercise calls the reader's function with its inputs, the smallest first, and compares each
+result with the right one. If they differ, it looks for a known mistake that gives the same results
+as the reader's function and names it; otherwise it says what both results have in common
+(`explaining`). Nothing that it says shows a solution.
 
-The reader's code runs in the reader's process, with their rights.
+The reader's code runs in the reader's process, with their rights, for at most `SECONDS` a call.
 """
 
 import inspect
 import linecache
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-__all__ = ["check"]
+from minitransformer.exercises.comparing import Difference, both, brief, compare, copied
+from minitransformer.exercises.explaining import Wrong, explain
+from minitransformer.exercises.time_limit import TookTooLongError, time_limit
+
+__all__ = ["Difference", "Exercise", "check", "random_tensors"]
 
 SOLVED = Path(".solved_exercises")
 """A folder in the one we are in, with an empty file for each solved exercise."""
-MOST_NUMBERS = 40
-"""Tensors with more are not shown whole."""
+SECONDS = 10.0
+"""How long one call of the reader's function may take."""
+LONGEST_MESSAGE = 200
+"""Characters of an exception's message that are shown."""
 NO_BOOLEANS = (
     "The cells are right, but they are numbers: a mask is boolean (dtype=torch.bool).",
     "Attention refuses this one.",
 )
 PACKAGE = Path(__file__).parents[1]
-SIMPLE = (-1.0, 0.25, 0.5, 2.0, 4.0, 10.0, 0.1, 100.0, 0.01)
-"""How many times the right number a wrong one may be, to be explained by that."""
-
-
-class Difference(Exception):  # noqa: N818, it is no error
-    """The reader's result is not the expected one: why, in words."""
+FRAMEWORK = {"checking", "comparing", "explaining", "time_limit"}
+"""Modules of this folder that are not a chapter."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +104,24 @@ class Exercise:
     def fault_of(self, mine: Any) -> Fault | None:
         """What is wrong; None if nothing is."""
         numbers_for_booleans = False
-        for arguments in self.arguments():
+        inputs = self.arguments()
+        for index, arguments in enumerate(inputs):
             call = self.shown(arguments)
             try:
-                found = self.use(mine, *copied(arguments))
+                with time_limit(SECONDS):
+                    found = self.use(mine, *copied(arguments))
             except Difference as difference:
-                return Fault(f"{call} {difference}")
-            except Exception as error:
-                return Fault(f"{call} raises {type(error).__name__}: {error}", line_of(error))
+                return Fault(f"{call} {difference}", difference.why)
+            except TookTooLongError as error:
+                why = f"Is there a loop that never ends? {line_of(error)}".strip()
+                return Fault(f"{call} did not return within {SECONDS:g} seconds.", why)
+            except (Exception, SystemExit) as error:
+                return Fault(f"{call} raises {message_of(error)}", line_of(error))
             expected = self.right(*copied(arguments))
             try:
                 compare(found, expected, self.tolerance)
             except Difference as difference:
-                why = self.mistake_in(mine, arguments) or likeness(found, expected, self.tolerance)
+                why = self.reason(mine, inputs, index)
                 if not arguments:  # what is expected is the solution
                     seen = str(difference).split(", expected")[0].removesuffix(".")
                     return Fault(f"{call} {seen}.", why, self.compared)
@@ -125,17 +131,36 @@ class Exercise:
                 numbers_for_booleans |= expected.dtype == torch.bool != found.dtype
         return Fault(*NO_BOOLEANS) if numbers_for_booleans else None
 
-    def mistake_in(self, mine: Any, failing: tuple[Any, ...]) -> str:
+    def reason(self, mine: Any, inputs: Sequence[tuple[Any, ...]], failing: int) -> str:
+        """A known mistake with the same results, or what both results have in common."""
+        wrong = Wrong(
+            mine=lambda *arguments: self.use(mine, *arguments),
+            right=self.right,
+            names=self.names(),
+            inputs=inputs,
+            failing=failing,
+            tolerance=self.tolerance,
+        )
+        try:
+            with time_limit(SECONDS):
+                return self.mistake_in(mine, inputs, failing) or explain(wrong)
+        except TookTooLongError:  # for another input the reader's function never returns
+            return ""
+
+    def mistake_in(self, mine: Any, inputs: Sequence[tuple[Any, ...]], failing: int) -> str:
         """What to say of the known mistake that gives the same for all inputs, if there is one."""
+        try:
+            found = [self.use(mine, *copied(arguments)) for arguments in inputs]
+        except Exception:
+            return ""
         for text, mistake in self.mistakes.items():
             try:
-                for arguments in self.arguments():
+                for result, arguments in zip(found, inputs, strict=True):
                     answer = mistake if arguments else mistake()
-                    wrong = self.use(answer, *copied(arguments))
-                    compare(self.use(mine, *copied(arguments)), wrong, self.tolerance)
+                    compare(result, self.use(answer, *copied(arguments)), self.tolerance)
             except Exception:
                 continue
-            return text.format(**dict(zip(self.names(), failing, strict=False)))
+            return text.format(**dict(zip(self.names(), inputs[failing], strict=False)))
         return ""
 
     def names(self) -> list[str]:
@@ -178,7 +203,9 @@ class Checks:
 
     def __dir__(self) -> list[str]:
         return sorted(
-            path.stem for path in Path(__file__).parent.glob("[!_]*.py") if path.stem != "checking"
+            path.stem
+            for path in Path(__file__).parent.glob("[!_]*.py")
+            if path.stem not in FRAMEWORK
         )
 
     def progress(self, *chapters: str) -> None:
@@ -192,183 +219,27 @@ class Checks:
             print(f"{chapter}: {len(mine)} of {len(names)}{text}")
 
 
-# --- what is compared ------------------------------------------------------------------------
-
-
 def random_tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Tensors of these shapes, the same at each call."""
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
     return tuple(torch.randn(shape, generator=generator) for shape in shapes)
 
 
-def copied(value: Any) -> Any:
-    """The value with tensors of its own, so that code that works in place spoils nothing."""
-    if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    if isinstance(value, nn.Module):
-        return deepcopy(value)
-    if isinstance(value, tuple | list):
-        return type(value)(copied(part) for part in value)
-    if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    return value
-
-
-def compare(found: Any, expected: Any, tolerance: float) -> None:
-    """Raise `Difference` if they differ by more than their containers, kinds and rounding."""
-    if found is ... or (found is None and expected is not None):
-        raise Difference("returns nothing yet.")
-    if isinstance(expected, tuple) and not isinstance(found, Tensor):
-        if not isinstance(found, tuple | list) or len(found) != len(expected):
-            raise Difference(f"gives {brief(found)}, expected {len(expected)} results.")
-        for place, (one, other) in enumerate(zip(found, expected, strict=True)):
-            try:
-                compare(one, other, tolerance)
-            except Difference as difference:
-                raise Difference(f"({place + 1}. result) {difference}") from None
-    elif isinstance(expected, Tensor):
-        compare_tensors(found, expected, tolerance)
-    elif isinstance(expected, float):
-        if not is_number(found) or not math.isclose(
-            found, expected, rel_tol=tolerance, abs_tol=tolerance
-        ):
-            raise Difference(f"gives {brief(found)}, expected {expected:.5g}.")
-    elif (
-        float(found) != expected
-        if isinstance(expected, int) and is_number(found)
-        else getattr(found, "shape", ()) or found != expected  # no tensor or array can be it
-    ):
-        raise Difference(f"gives {brief(found)}, expected {brief(expected)}.")
-
-
-def compare_tensors(found: Any, expected: Tensor, tolerance: float) -> None:
-    """The same for a tensor, or what can be made one: an array, a list of numbers."""
-    try:
-        found = torch.as_tensor(found).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        raise Difference(
-            f"gives {brief(found)}, expected a tensor {tuple(expected.shape)}."
-        ) from None
-    if found.shape != expected.shape:
-        shapes = f"{tuple(found.shape)}, expected {tuple(expected.shape)}"
-        raise Difference(f"has the shape {shapes}.")
-    ours, theirs = found.to(torch.float64), expected.to(torch.float64)
-    alike = torch.isclose(ours, theirs, tolerance, tolerance, equal_nan=True)
-    if not alike.all():
-        place = tuple((~alike).nonzero()[0].tolist())
-        numbers = f"{number(found, place)}, expected {number(expected, place)}"
-        where = f" at {list(place)}" if place else ""
-        raise Difference(f"gives{where} {numbers}.")
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is one, perhaps in a tensor or an array."""
-    try:
-        float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return True
-
-
 # --- what is said ----------------------------------------------------------------------------
 
 
-def number(tensor: Tensor, place: tuple[int, ...]) -> str:
-    """One entry, as the expected kind of number."""
-    value = tensor[place].item()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def message_of(error: BaseException) -> str:
+    """An exception's type and message on one line."""
+    if isinstance(error, RecursionError):
+        return "RecursionError: it calls itself again and again without an end."
+    text = str(error).strip().split("\n")[0]
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return f"{type(error).__name__}: the result needs more memory than there is."
+    short = text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
+    return f"{type(error).__name__}: {short}"
 
 
-def brief(value: Any) -> str:
-    """A value in few characters; of a tensor its shape, of a configuration what is set."""
-    if isinstance(value, Tensor):
-        return f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
-    if isinstance(value, nn.Module):
-        return type(value).__name__
-    if inspect.isfunction(value):
-        return value.__name__
-    if isinstance(value, tuple | list) and any(isinstance(x, tuple | list | Tensor) for x in value):
-        inner = ", ".join(map(brief, value))
-        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {part.name: getattr(value, part.name) for part in fields(value)}
-        changed = [part.name for part in fields(value) if part.default != named[part.name]]
-        return f"({', '.join(f'{name}={named[name]!r}' for name in changed)})"
-    if isinstance(value, dict) and len(value) > 1:
-        return f"{{{len(value)} entries}}"
-    text = f"{value:.7g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def likeness(found: Any, expected: Any, tolerance: float) -> str:
-    """How a wrong tensor is related to the right one, where that is plain; of several the first."""
-    if isinstance(expected, tuple) and isinstance(found, tuple | list):
-        for one, other in zip(found, expected, strict=False):
-            try:
-                compare(one, other, tolerance)
-            except Difference:
-                return likeness(one, other, tolerance)
-    try:
-        found = torch.as_tensor(found).detach().cpu().to(torch.float64)
-        is_boolean = torch.as_tensor(expected).dtype == torch.bool
-        expected = torch.as_tensor(expected).to(torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        return ""
-    if found.shape != expected.shape:
-        if found.numel() == expected.numel():
-            if expected.dim() == 0:
-                return "These are brackets around one number; the number itself is asked for."
-            return "As many numbers as expected: are axes exchanged, or one too many or too few?"
-        return ""
-    related = {
-        "True and False are exchanged.": 1 - found if is_boolean else found,
-        "All signs are the other way round.": -found,
-        "Rows and columns are exchanged.": found.mT if found.dim() > 1 else found,
-        "The last axis is turned round.": found.flip(-1) if found.dim() else found,
-        "Everything lies one place too far.": found.roll(-1, -1) if found.dim() else found,
-        "Everything lies one place too early.": found.roll(1, -1) if found.dim() else found,
-    }
-    for text, changed in related.items():
-        if changed.shape == expected.shape and torch.allclose(
-            changed, expected, tolerance, tolerance
-        ):
-            return text
-    if found.isnan().any() and not expected.isnan().any():
-        return "Some of yours are no numbers (NaN): is there a 0 / 0, or infinity less infinity?"
-    factor = (found * expected).sum() / expected.square().sum()
-    if found.numel() == 1 and round(factor.item(), 4) not in SIMPLE:
-        return ""  # any number is some multiple of another
-    if expected.any() and torch.allclose(found, factor * expected, tolerance, tolerance):
-        return f"Yours is {factor.item():.4g} times that: is there a scale too many or too few?"
-    shift = (found - expected).mean()
-    if torch.allclose(found - shift, expected, tolerance, tolerance):
-        return f"Yours is {shift.item():+.4g} off everywhere."
-    return ""
-
-
-def both(found: Any, expected: Any) -> str:
-    """Both results whole, where they are small tensors."""
-    if not isinstance(expected, Tensor) or not 1 < expected.numel() <= MOST_NUMBERS:
-        return ""
-    try:
-        found = torch.as_tensor(found).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        return ""
-    if found.shape != expected.shape:
-        return ""
-    return f"yours:\n{rows(found)}\nexpected:\n{rows(expected)}"
-
-
-def rows(tensor: Tensor) -> str:
-    """A tensor's numbers, a line for each row."""
-    text = str((tensor.int() if tensor.dtype == torch.bool else tensor).tolist())
-    if tensor.is_floating_point():
-        table = tensor.reshape(-1, tensor.size(-1)).tolist()
-        text = str([[round(x, 3) for x in row] for row in table])
-    return "  " + text.replace("], [", "],\n   [")
-
-
-def line_of(error: Exception) -> str:
+def line_of(error: BaseException) -> str:
     """The line of the reader's code where an exception came up."""
     libraries = (PACKAGE, Path(torch.__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -69,12 +69,12 @@ def in_threads(count: int, task: Callable[[int, Process], Any]) -> list[Any]:
     held: list[Any] = [None] * count
     barrier = Barrier(count)
     results: list[Any] = [None] * count
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
             results[rank] = task(rank, Process(rank, held, barrier))
-        except Exception as error:
+        except BaseException as error:  # TookTooLongError too
             errors.append(error)
             barrier.abort()
 
