@@ -128,8 +128,9 @@ def as_tensor(value: Any) -> Any:
 
 def explain(wrong: Wrong) -> str:
     """The first sentence that holds; empty if none does."""
-    if wrong.pair[0] is None or wrong.pair[0] is ...:
-        return ""  # nothing is written yet
+    found, expected = wrong.pair
+    if found is None or found is ... or isinstance(expected, tuple):
+        return ""  # nothing is written yet, or it is not the number of results
     ways = [likeness, length_of_another, one_function_of_the_other, changed_argument]
     ways += [term_or_factor, unused_argument, boundary, wrong_places]
     return next(filter(None, (way(wrong) for way in ways)), "")
@@ -188,9 +189,7 @@ def likeness_of_sequences(found: Any, expected: Any) -> str:
     if len(found) != len(expected):
         short, long = sorted((found, expected), key=len)
         rest = "then some are missing" if len(found) < len(expected) else "then there are more"
-        if not found:
-            return "Yours is empty."
-        if short == long[: len(short)]:
+        if short and short == long[: len(short)]:
             return f"The first {len(short)} are right; {rest}."
         return ""
     if sorted(map(str, found)) == sorted(map(str, expected)):
@@ -202,6 +201,8 @@ def likeness_of_shapes(found: Tensor, expected: Tensor, tolerance: float) -> str
     def alike(one: Tensor, other: Tensor) -> bool:
         return one.shape == other.shape and torch.allclose(one, other, tolerance, tolerance)
 
+    if not found.numel() or not expected.numel():
+        return ""
     if found.numel() == expected.numel():
         if expected.dim() == 0:
             return "These are brackets around one number; the number itself is asked for."
@@ -694,6 +695,9 @@ def equal(one: Any, other: Any, tolerance: float) -> bool:
             return False
         one, other = one.double(), other.double()
         return torch.allclose(one, other, tolerance, tolerance, equal_nan=True)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        alike = (equal(*pair, tolerance) for pair in zip(one, other, strict=False))
+        return len(one) == len(other) and all(alike)
     return bool(type(one) is type(other) and one == other)
 
 
