@@ -169,6 +169,13 @@ def scores(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.mT / math.sqrt(query.size(1))
 
 
+def far_from_zero(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A query with scores far above 0, then one with scores far below it, and so on."""
+    key, value = random_tensors((keys, 4), (keys, 2))
+    signs = 1.0 - 2 * (torch.arange(queries) % 2)
+    return 2000 * signs[:, None].expand(-1, 4), key.abs(), value
+
+
 bias_as_rule = Exercise(
     function="biased_attention",
     arguments=lambda: [
@@ -176,7 +183,7 @@ bias_as_rule = Exercise(
         (*random_tensors((4, 2), (3, 2), (3, 5)), 1, Slope(0.5)),
         (*random_tensors((5, 4), (7, 4), (7, 6)), 3, Slope(0.25)),
         (*random_tensors((5, 4), (6, 4), (6, 3)), 9, Slope(1.0)),
-        (200 * torch.ones(3, 4), *random_tensors((7, 4), (7, 2)), 2, Slope(0.0)),
+        (*far_from_zero(3, 7), 2, Slope(0.0)),
     ],
     use=in_blocks,
     right=biased,
