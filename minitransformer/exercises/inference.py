@@ -211,7 +211,8 @@ class Writer:
         rows = [[0.0] * 12 for _ in range(len(read) + 1)]
         for n, row in enumerate(rows):
             follows = self.text[n] if n < len(self.text) and read[:n] == self.text[:n] else 9
-            row[11 if n in self.wrong_at else follows] = 1.0
+            wrong = 11 if n % 2 else 3  # above the right token, or below it
+            row[wrong if n in self.wrong_at else follows] = 1.0
         return torch.tensor([rows])  # (1, t, v)
 
 
