@@ -42,7 +42,7 @@ export class Detail {
     const rows = (name) => translation.rows(name);
     const row = rows(step.name)[i];
     const keys = step.byKey && row[head];
-    const written = step.formula === "logits" ? translation.ids[i] : 0;
+    const written = step.byToken ? translation.ids[i] : 0;
     const entry = keys ? 0 : Math.min(chosen.entry ?? written, row.length - 1);
     const key = keys && Math.min(chosen.key ?? largest(keys), keys.length - 1);
     if (keys) this.showKeys(translation, step, keys, key, box);
@@ -151,10 +151,9 @@ export class Detail {
     this.entry.input.max = row.length - 1;
     this.entry.value = entry;
     const label = labelsOf(translation, where)[i];
-    const at =
-      step.formula === "logits"
-        ? `After “${label}”, the score of “${translation.label(entry)}”`
-        : `“${label}”`;
+    const at = step.byToken
+      ? `After “${label}”, with “${translation.label(entry)}” chosen`
+      : `“${label}”`;
     const [least, most] = [Math.min(...row), Math.max(...row)].map((number) => decimals(number, 2));
     const length = decimals(norm(row), 1);
     const caption = `${at}: ${row.length} numbers, from ${least} to ${most}; length ${length}`;

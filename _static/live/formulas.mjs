@@ -142,6 +142,15 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
         value: powers[key] / powers.reduce((a, b) => a + b),
       };
     }
+    case "probability": {
+      const highest = Math.max(...x);
+      const powers = Array.from(x, (score) => Math.exp(score - highest));
+      return {
+        formula: "p = exp(score) / sum of exp(score) over all tokens",
+        numbers: `e^${signed(x[j])} / (e^${signed(highest)} + … (${x.length} tokens))`,
+        value: powers[j] / powers.reduce((a, b) => a + b),
+      };
+    }
     case "weighted": {
       const own = Math.floor(j / d_k);
       const { values, weights } = attended(own);

@@ -159,7 +159,9 @@ export class Model {
    */
   decode(trace, ids, memory) {
     const rows = this.stack("decoder", trace, ids, memory?.encoder);
-    return this.linear("output_projection", trace, rows).at(-1);
+    const scores = this.linear("output_projection", trace, rows);
+    record(trace, "probabilities", scores.map(softmax));
+    return scores.at(-1);
   }
 
   /** Embed tokens, and let all layers of the encoder or the decoder transform them. */

@@ -10,6 +10,7 @@ const CHAPTERS = {
   feedForward: ["06_feed_forward", 6],
   norm: ["07_layer_norm", 7],
   output: ["02_embeddings", 2],
+  sampling: ["10_inference", 10],
 };
 
 /** The line of the package for each formula; a test looks for them there. */
@@ -34,6 +35,7 @@ export const CODE = {
   inner: "inner = self.activation(self.w_1(x))  # (..., f)",
   outer: "return self.w_2(self.dropout(inner))  # (..., d)",
   logits: "return F.linear(x, self.weight, self.bias)  # (..., v)",
+  probability: "return logits.softmax(dim=-1)",
 };
 
 const step = (label, formula, chapter, name, given = {}) => ({
@@ -203,10 +205,16 @@ export const outputBox = () => ({
   key: "output_projection",
   label: "scores",
   kind: "output",
+  shows: "output_projection",
   steps: [
-    step("scores of the next token", "logits", "output", "output_projection", {
+    step("scores", "logits", "output", "output_projection", {
       from: "decoder",
       weights: "output_projection",
+      byToken: true,
+    }),
+    step("probabilities", "probability", "sampling", "probabilities", {
+      from: "output_projection",
+      byToken: true,
     }),
   ],
 });

@@ -157,6 +157,8 @@ export class Picture {
           button.addEventListener("click", () => this.choose({ side, index }));
           button.addEventListener("pointerenter", () => this.point(side, index));
           button.addEventListener("pointerleave", () => this.point());
+          button.addEventListener("focus", () => this.point(side, index));
+          button.addEventListener("blur", () => this.point());
           return button;
         }),
       );

@@ -123,7 +123,9 @@ class Translation {
 
   /** Write one more token: read the newest one, and let `choose` take one by the scores. */
   step(choose) {
-    const scores = this.model.decode(this.trace, [this.ids.at(-1) ?? this.bos], this.memory);
+    const scores = this.model
+      .decode(this.trace, [this.ids.at(-1) ?? this.bos], this.memory)
+      .slice();
     scores[this.pad] = -Infinity; // as in `minitransformer.generate`
     this.scores.push(scores);
     this.ids.push(choose(scores));
@@ -159,8 +161,8 @@ class Translation {
       const scores = this.model.decode(trace, [tokens.at(-1) ?? this.bos], this.memory);
       states.set(tokens.join(" "), { trace });
       const total = logSum(scores);
-      scores[this.pad] = -Infinity;
-      const order = Array.from(scores.keys()).sort((a, b) => scores[b] - scores[a]);
+      const order = Array.from(scores.keys()).filter((id) => id !== this.pad);
+      order.sort((a, b) => scores[b] - scores[a]);
       return order.slice(0, 2 * width).map((id) => [id, scores[id] - total]);
     };
     return beamSearch(next, { width, alpha, longest: LONGEST_TARGET, end: this.eos });

@@ -102,6 +102,10 @@ def compute(browser):
         yield run
 
 
+STEPS = {"scores", "positions", "sum", "probabilities"}
+"""What a trace holds beside the outputs of modules."""
+
+
 def trace_of(text):
     """The rows of a trace by their names."""
     return dict(json.loads(text))
@@ -145,7 +149,7 @@ def assert_same_numbers(found, model, inputs, tolerance):
     expected = package_numbers(model, *inputs)
     layers = {name.rpartition(".")[0] for name, _ in model.named_parameters()} - {"positions"}
     assert layers - found.keys() == set()
-    steps = {name for name in found if name.rpartition(".")[2] in ("scores", "positions", "sum")}
+    steps = {name for name in found if name.rpartition(".")[2] in STEPS}
     if model.config.share_embeddings:  # one module for both sides: what enters the stacks tells
         steps |= {"src_embedding", "tgt_embedding"}
     for name in found.keys() - steps:
