@@ -7,6 +7,15 @@ import { nextTokenProbs } from "./sampling.mjs";
 const SHOWN = 5;
 const ALL = 20; // the slider's end: no token is cut off
 
+/** How each method takes the next token. */
+const SAYS = {
+  greedy: "The token with the longest bar is written.",
+  sample:
+    "Below 1 the temperature favours probable tokens, above 1 it levels them. " +
+    "Top-k keeps the k most probable, top-p the fewest that reach p together.",
+  beam: "The best few beginnings are kept, and each is extended by every token.",
+};
+
 /** A probability in percent, never rounded to 100 or to 0. */
 export function percent(share) {
   if (share === 0 || share === 1) return `${100 * share}\u00a0%`;
@@ -59,15 +68,17 @@ export class Bars {
       beam: [this.width, this.alpha],
     };
     this.settings = element("div", { class: "live-settings" });
+    this.says = element("p", { class: "live-says" });
     this.heading = element("p", { class: "live-heading" });
     this.list = element("ol", { class: "live-bars" });
-    place.replaceChildren(this.heading, this.list, this.method.node, this.settings);
+    place.replaceChildren(this.heading, this.list, this.method.node, this.settings, this.says);
     this.arrange();
   }
 
   /** The settings of the chosen method alone. */
   arrange() {
     this.settings.replaceChildren(...this.of[this.method.input.value].map(({ node }) => node));
+    this.says.textContent = SAYS[this.method.input.value];
   }
 
   /** The distribution that a token is drawn from. */

@@ -17,6 +17,7 @@ export class Detail {
       role: "group",
       "aria-label": "Steps of the computation",
     });
+    this.says = element("p", { class: "live-says" });
     this.numbers = element("div", { class: "live-numbers" });
     this.formula = element("div", { class: "live-formula" });
     this.entry = slider("component", { min: 0, max: 127, value: 0 }, () =>
@@ -24,7 +25,7 @@ export class Detail {
     );
     place.setAttribute("aria-labelledby", "live-detail-title");
     const said = element("div", { class: "live-said" }, this.title, this.words);
-    place.replaceChildren(said, this.steps, this.numbers, this.formula);
+    place.replaceChildren(said, this.steps, this.says, this.numbers, this.formula);
   }
 
   /**
@@ -39,6 +40,7 @@ export class Detail {
     this.title.textContent = titleOf(chosen);
     this.words.textContent = inWords(translation, at, chosen);
     this.showSteps(box, step);
+    this.says.textContent = step.says;
     const rows = (name) => translation.rows(name);
     const row = rows(step.name)[i];
     const keys = step.byKey && row[head];

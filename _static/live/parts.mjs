@@ -38,13 +38,45 @@ export const CODE = {
   probability: "return logits.softmax(dim=-1)",
 };
 
+/** What each step is for, in a sentence. */
+const SAYS = {
+  "token’s vector": "Each token of the vocabulary has a row of learned numbers, times √d.",
+  "position’s vector":
+    "Attention alone does not know the order, so each position has numbers, too.",
+  norm: "Each vector is shifted and scaled to mean 0 and variance 1, then by learned γ and β.",
+  queries: "A query is what a token looks for, computed from its vector.",
+  keys: "A key is what a token can be found by. Queries are compared with keys.",
+  values: "A value is what a token hands over when it is attended to.",
+  "queries, rotated":
+    "Pairs of numbers are rotated by the position, so that scores depend on distance.",
+  "keys, rotated":
+    "Pairs of numbers are rotated by the position, so that scores depend on distance.",
+  weights: "The scores become shares that add up to 100 %.",
+  "weighted sums": "The values of all tokens, each times its weight, are added up, head by head.",
+  "heads mixed": "One matrix mixes what the heads have found.",
+  "inner units": "Each token by itself: a wide layer in which most units stay at zero.",
+  output: "A second matrix goes back to the width of the model.",
+  sum: "The result is added to the vector: the residual stream carries all from layer to layer.",
+  probabilities:
+    "The scores become probabilities of the next token; temperature divides the scores first.",
+};
+const SCORES = {
+  encoder: "A score says how well a query fits a key; every token sees all tokens.",
+  decoder:
+    "A score says how well a query fits a key. The mask hides later tokens, which are not written yet.",
+  cross: "A score says how well the query of a written token fits the key of a source token.",
+  output:
+    "Each token of the vocabulary gets a score: the last vector times the token’s own vector.",
+};
+
 const step = (label, formula, chapter, name, given = {}) => ({
   label,
   formula,
   chapter: CHAPTERS[chapter],
   name,
-  code: CODE[given.code ?? formula],
+  says: SAYS[label],
   ...given,
+  code: CODE[given.code ?? formula],
 });
 
 /** The boxes of one side, "encoder" or "decoder", in the order in which they compute. */
@@ -173,7 +205,11 @@ function attentionSteps(config, name, normed) {
     project("keys", "k", source),
     ...turned("keys", "k", {}),
     project("values", "v", source),
-    step("scores", "score", "attention", `${name}.scores`, { owner: name, byKey: true }),
+    step("scores", "score", "attention", `${name}.scores`, {
+      owner: name,
+      byKey: true,
+      says: SCORES[cross ? "cross" : name.split(".")[0]],
+    }),
     step("weights", "weight", "attention", `${name}.weights`, { owner: name, byKey: true }),
     step("weighted sums", "weighted", "attention", `${name}.heads`, { owner: name }),
     step("heads mixed", "linear", "heads", `${name}.w_o`, {
@@ -211,6 +247,7 @@ export const outputBox = () => ({
       from: "decoder",
       weights: "output_projection",
       byToken: true,
+      says: SCORES.output,
     }),
     step("probabilities", "probability", "sampling", "probabilities", {
       from: "output_projection",

@@ -244,6 +244,7 @@ def test_every_part_has_a_formula_with_numbers_a_line_of_code_and_a_chapter(page
                 value, abs=6e-5
             )
             assert page.locator(".live-formula code").inner_text()
+            assert len(page.locator("#live-detail .live-says").inner_text()) > 30
             chapters.add(page.locator(".live-formula a").get_attribute("href"))
             assert "∞" not in page.locator("#live-detail").inner_text()
     assert len(chapters) == 7
