@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import minitransformer
@@ -21,6 +22,28 @@ def test_imports_run_one_way():
         if not here.startswith("__"):  # the package as a whole, and its command
             found = within.findall(path.read_text("utf-8"))
             assert {*found} <= {*ORDER[: ORDER.index(here) + 1]}, path
+
+
+def test_modules_import_in_no_circle():
+    """Within functions neither."""
+    places = {
+        path: path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.rglob("*.py")
+    }
+    modules = {".".join(place.parts).removesuffix(".__init__"): p for p, place in places.items()}
+    line = re.compile(r"^ *from (minitransformer[\w.]*) import \(?\s*(\w+)", re.MULTILINE)
+    imports = {}
+    for name, path in modules.items():
+        found = line.findall(path.read_text("utf-8"))
+        imported = {f"{m}.{part}" if f"{m}.{part}" in modules else m for m, part in found}
+        imports[name] = imported - {name, "minitransformer"}
+    assert sum(map(len, imports.values())) > 200
+    TopologicalSorter(imports).prepare()  # or a CycleError, which names the circle
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """As pytest asks for where folders of tests are no packages."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py")]
+    assert [name for name in {*names} if names.count(name) > 1] == ["conftest.py"]
 
 
 def test_import_has_no_side_effect():

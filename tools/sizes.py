@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST = {"minitransformer": 16_900, "tests": 19_000, "benchmarks": 7_550, "tools": 3_400}
+MOST = {"minitransformer": 16_900, "tests": 19_300, "benchmarks": 7_550, "tools": 3_400}
 MOST |= {"minitransformer/exercises": 7_600, "tests/exercises": 2_500}
 """Lines that a folder may have, without those below it that are named too."""
 LONGEST = {"Trainer": 120, "generate": 80, "Tokenizer": 70, "TransformerConfig": 60}
