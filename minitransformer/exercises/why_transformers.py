@@ -16,7 +16,7 @@ def tokens_until(
 
     def count(a: float, share: float) -> int:
         n = start
-        while not too_small(a ** (n + power), share):
+        while not too_small(a ** (n + power), share) and n < 10_000:  # ends for a = 1 too
             n += 1
         return n
 
