@@ -8,6 +8,9 @@ python -m minitransformer translate "three hundred forty-two"
 python -m minitransformer complete "The town lies between" --checkpoint openai-community/gpt2
 python -m minitransformer export number-words.safetensors --to ctranslate2 numbers-ctranslate2
 python -m minitransformer plan number-words.safetensors --tokens 1e9 --hardware H100
+python -m minitransformer exercises attention mine.py
+python -m minitransformer project dates my-dates
+python -m minitransformer grade attention submissions --csv grades.csv
 """
 
 import argparse
@@ -23,6 +26,8 @@ import torch
 
 from minitransformer import __version__, export, parallel
 from minitransformer.exercises import check
+from minitransformer.exercises.projects import PROJECTS, check_project, write_starter
+from minitransformer.exercises.teaching import GRADED, grade, write_csv, write_handouts
 from minitransformer.files import new_folder
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.transformer import DecoderOnlyTransformer
@@ -229,6 +234,31 @@ def check_exercises(args: argparse.Namespace) -> None:
     check.progress(args.chapter)
 
 
+def do_project(args: argparse.Namespace) -> None:
+    """Write a project's starter into a folder that is not there yet; check one that is."""
+    if args.folder.exists():
+        sys.exit(not check_project(args.project, args.folder, args.hint))
+    write_starter(args.project, args.folder)
+    print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
+    print("The same command checks what you make of it.")
+
+
+def hand_out(args: argparse.Namespace) -> None:
+    """Write the exercises as notebooks, and print how many there are, with minutes to plan."""
+    for name, number, minutes in write_handouts(args.folder, args.chapters):
+        print(f"{name:<36}{number} exercises, {minutes} min")
+
+
+def grade_submissions(args: argparse.Namespace) -> None:
+    """Print a table of what each submission has solved."""
+    rows = []
+    for row in grade(args.what, args.folder, args.seconds):
+        rows.append(row)
+        print(row, flush=True)
+    if args.csv is not None:
+        write_csv(rows, args.csv)
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     main_parser = argparse.ArgumentParser(
@@ -301,6 +331,25 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("chapter", choices=dir(check))
     sub.add_argument("file", type=Path, help="Python, with functions called as in the chapter")
     sub.set_defaults(run=check_exercises)
+
+    sub = command("project", help="begin one of the longer projects, or check yours")
+    sub.add_argument("project", choices=PROJECTS)
+    sub.add_argument("folder", type=Path, help="a new one gets the starter; another is checked")
+    hint = "of bug_hunt: which files have bugs left; twice: which laws they break"
+    sub.add_argument("--hint", action="count", default=0, help=hint)
+    sub.set_defaults(run=do_project)
+
+    sub = command("handout", help="write the exercises as notebooks without solutions")
+    sub.add_argument("folder", type=Path, help="a new one")
+    sub.add_argument("--chapters", type=Path, help="of a copy of the repository, if not this one's")
+    sub.set_defaults(run=hand_out)
+
+    sub = command("grade", help="print what each submission in a folder has solved")
+    sub.add_argument("what", choices=GRADED, help="a chapter or a project", metavar="what")
+    sub.add_argument("folder", type=Path, help="files .py or .ipynb; for a project, folders")
+    sub.add_argument("--seconds", type=float, help="for each; 60, or 1200 for a project")
+    sub.add_argument("--csv", type=Path, help="write the table to this file, too")
+    sub.set_defaults(run=grade_submissions)
     return main_parser
 
 
