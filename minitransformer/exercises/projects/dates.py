@@ -74,7 +74,7 @@ def examples(number: int, seed: int, held_out: bool = False) -> list[tuple[str, 
 
     Example:
         >>> examples(2, seed=0)
-        [('8/6/86 (UK)', '1986-06-08'), ('the eighth of February, 2012', '2012-02-08')]
+        [('2/15/19 (US)', '2019-02-15'), ('06/16/1996 (US)', '1996-06-16')]
     """
     rng = random.Random(seed)
     found = []
@@ -274,12 +274,17 @@ LAWS: dict[str, Callable[[Any], None]] = {
 
 
 def own_parts(source: str) -> None:
-    """Nothing ready-made is used."""
-    for node in ast.walk(ast.parse(source)):
-        names = {getattr(node, "attr", ""), getattr(node, "id", "")}
+    """Nothing ready-made is imported, or reached through a module that is."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {name.asname or name.name.split(".")[0] for node in imports for name in node.names}
+    for node in nodes:
+        names: set[str] = set()
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {part for a in node.names for part in a.name.split(".")}
+            names |= {part for name in node.names for part in name.name.split(".")}
             names |= {*(getattr(node, "module", None) or "").split(".")}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).split(".")[0] in imported:
+            names |= {node.attr}
         used = sorted(names & READY_MADE)
         want(not used, f"Line {getattr(node, 'lineno', 0)} uses {', '.join(used)}; write your own.")
 
