@@ -77,7 +77,7 @@ def examples(number: int, seed: int, held_out: bool = False) -> list[tuple[str, 
         [('2/15/19 (US)', '2019-02-15'), ('06/16/1996 (US)', '1996-06-16')]
     """
     rng = random.Random(seed)
-    found = []
+    found: list[tuple[str, str]] = []
     while len(found) < number:
         day = rng.randint(FIRST, LAST)
         if is_held_out(day) == held_out:
@@ -130,7 +130,7 @@ def attention_by_loops(code: Any) -> None:
             powers = [s.exp() if used is None or used[b, 0, q, k] else 0 * s
                       for k, s in enumerate(scores)]  # fmt: skip
             terms = (p * value[b, h, k] for k, p in enumerate(powers))
-            expected[b, h, q] = sum(terms) / sum(powers)  # type: ignore[assignment]
+            expected[b, h, q] = sum(terms) / sum(powers)
         found = code.attention(query, key, value, used)
         if used is not None and alike(found, code.attention(query, key, value, ~used)):
             want(False, "The mask changes nothing.")
@@ -143,8 +143,10 @@ def nothing_to_see(code: Any) -> None:
     output = code.attention(query, key, value, mask)
     want(alike(output[0, 0, 1], torch.zeros(4)), "A query that may see nothing has to get zeros.")
     output.sum().backward()
-    finite = all(x.grad is not None and x.grad.isfinite().all() for x in (query, key, value))
-    want(finite, "A query that may see nothing gives gradients that are not finite.")
+    want(
+        all(map(finite, (query, key, value))),
+        "A query that may see nothing gives gradients that are not finite.",
+    )
 
 
 def layer_norm(code: Any) -> None:
@@ -212,7 +214,12 @@ def loss(code: Any) -> None:
     found.backward()
     for name, parameter in model.named_parameters():
         want(parameter.grad is not None, f"{name} gets no gradient.")
-        want(parameter.grad.isfinite().all(), f"The gradient of {name} is not finite.")
+        want(finite(parameter), f"The gradient of {name} is not finite.")
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether it has got a gradient, all of whose numbers are finite."""
+    return tensor.grad is not None and bool(tensor.grad.isfinite().all())
 
 
 def greedy(code: Any) -> None:
@@ -237,15 +244,19 @@ def greedy(code: Any) -> None:
 
 
 def learned(code: Any) -> None:
-    torch.set_num_threads(2)
     pairs, held_out = examples(20_000, seed=0), examples(500, seed=1, held_out=True)
     started = spent()
-    model = code.train(pairs)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(2, threads))
+    try:
+        model = code.train(pairs)
+    finally:
+        torch.set_num_threads(threads)
     seconds = spent() - started
     texts = [src for src, _ in held_out]
     found = [x for i in range(0, 500, 50) for x in code.translate(model, texts[i : i + 50])]
-    pairs = list(zip(found, held_out, strict=True))
-    wrong = [(src, mine, tgt) for mine, (src, tgt) in pairs if mine != tgt]
+    both = zip(found, held_out, strict=True)
+    wrong = [(src, mine, tgt) for mine, (src, tgt) in both if mine != tgt]
     right = 1 - len(wrong) / len(held_out)
     example = "" if not wrong else "\n{!r} became {!r}, not {!r}.".format(*wrong[0])
     said = f"{right:.1%} of 500 held-out dates right; {ACCURACY:.0%} are asked for.{example}"

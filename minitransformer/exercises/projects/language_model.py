@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitransformer.exercises.checking import Difference
 from minitransformer.exercises.projects.laws import Verdict, alike, loaded, verdict, want
 
 SECONDS = 60  # of training, on two cores
 MOST_BITS = 2.5  # per byte of the held-out text
 LENGTH, ROWS = 256, 256
+LIBRARY = Path(sysconfig.get_path("stdlib"))
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -28,10 +30,9 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def docstrings() -> tuple[str, ...]:
     """Those of Python's standard library, each once; a few seconds."""
-    found = {}
-    root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        if LEFT_OUT & {*path.relative_to(root).parts}:
+    found: dict[str, None] = {}
+    for path in sorted(LIBRARY.rglob("*.py")):
+        if LEFT_OUT & {*path.relative_to(LIBRARY).parts}:
             continue
         try:
             with warnings.catch_warnings():
@@ -104,8 +105,8 @@ def no_memory(code: Any) -> None:
 def time_stated(code: Any) -> None:
     """The reader says how long the training took."""
     stated = getattr(code, "SECONDS", None)
-    want(isinstance(stated, int | float) and stated > 0,
-         f"SECONDS is {stated!r}: how long did the training take, on two cores?")  # fmt: skip
+    if not isinstance(stated, int | float) or stated <= 0:
+        raise Difference(f"SECONDS is {stated!r}: how long did the training take, on two cores?")
     want(stated <= SECONDS, f"SECONDS is {stated}; {SECONDS} are allowed.")
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitransformer.exercises.checking import Difference, line_of
 
@@ -40,17 +40,19 @@ class Verdict:
         return "" if self.secret else f"Not yet: {self.name}. {self.fault}"
 
 
-def verdict(name: str, law: Callable[[Any], None], subject: Any, **options: bool) -> Verdict:
+def verdict(
+    name: str, law: Callable[[Any], None], subject: Any, secret: bool = False, counts: bool = True
+) -> Verdict:
     """Try a law, which raises `Difference` where it is broken."""
     try:
         torch.manual_seed(0)
         law(subject)
     except Difference as difference:
-        return Verdict(name, str(difference), **options)
+        return Verdict(name, str(difference), counts, secret)
     except Exception as error:  # whatever the reader's code raises
         said = f"It raises {type(error).__name__}: {error}"
         return Verdict(name, "\n".join(filter(None, (said, line_of(error)))))
-    return Verdict(name, **options)
+    return Verdict(name, "", counts)
 
 
 def verdicts_of(laws: Mapping[str, Callable[[Any], None]], subject: Any) -> Iterator[Verdict]:
@@ -95,10 +97,10 @@ def alike(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, tolerance, tolerance)
 
 
-def stirred(model: nn.Module, seed: int = 0, amount: float = 0.05) -> nn.Module:
+def stirred(model: Any, seed: int = 0, amount: float = 0.05) -> Any:
     """The model with all parameters moved at random, so that none is zero, in evaluation mode."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += amount * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(amount * torch.randn(parameter.shape, generator=generator))
     return model.eval()

@@ -79,7 +79,7 @@ def grade(what: str, folder: Path, seconds: float | None = None) -> Iterator[Gra
 
 def graded(name: str, what: str, path: Path, seconds: float) -> Graded:
     """Try one in another process, which writes a line for each verdict, and stop it in time."""
-    keys = [] if what in PROJECTS else dir(getattr(check, what))
+    keys = [] if what in PROJECTS else getattr(check, what).exercises
     result = Graded(name, dict.fromkeys(keys, MISSING))
     with TemporaryDirectory() as place:
         lines, late = Path(place) / "verdicts.jsonl", Path(place) / "stopped"
@@ -182,9 +182,7 @@ def verdicts_on(what: str, path: Path) -> Iterator[tuple[str, str]]:
     mine, remark = answers_in(path)
     if remark:
         yield "", remark
-    chapter = getattr(check, what)
-    for name in dir(chapter):
-        exercise = getattr(chapter, name)
+    for name, exercise in getattr(check, what).exercises.items():
         if exercise.function in mine:
             yield name, str(exercise.fault_of(mine[exercise.function]) or "")
 

@@ -85,7 +85,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x if wide else x.T
 
 
-def train(path: Path, seconds: float, seed: int = 0) -> Model:
+def train(path: Path, seconds: float, seed: int = 0, batch_size: int = 12) -> Model:
     """A model trained for some seconds of processor time on the bytes of a file."""
     torch.manual_seed(seed)
     data = torch.tensor([*path.read_bytes()])
@@ -99,7 +99,7 @@ def train(path: Path, seconds: float, seed: int = 0) -> Model:
         rate = min(1, step / 40 + 0.02) * min(1, (1 - done) / 0.6)
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * rate
-        rows = torch.randint(len(data) - 256, (12, 1)) + torch.arange(256)  # (b, n)
+        rows = torch.randint(len(data) - 256, (batch_size, 1)) + torch.arange(256)  # (b, n)
         loss = -model(data[rows]).gather(-1, data[rows][..., None]).mean()
         model.zero_grad()
         loss.backward()
