@@ -98,6 +98,7 @@ def write_pairs(folder: Path) -> None:
 def batch(code: Any, pairs: list[tuple[str, str]], more: int = 0) -> tuple[Tensor, Tensor]:
     """Sources, and targets between <bos> and <eos>, with at least `more` columns of padding."""
     sources = [code.encode(src) for src, _ in pairs]
+    want(None not in sources, "encode returns nothing yet.")
     targets = [[code.BOS, *code.encode(tgt), code.EOS] for _, tgt in pairs]
     src, tgt = (
         torch.tensor([row + [code.PAD] * (max(map(len, rows)) + more - len(row)) for row in rows])

@@ -94,6 +94,11 @@ def want(condition: bool | Tensor, fault: str) -> None:
 
 def alike(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> bool:
     """Whether two tensors have the same shape and the same numbers, up to rounding."""
+    for tensor in (one, other):
+        want(
+            isinstance(tensor, Tensor),
+            "It returns nothing yet." if tensor is None else "No tensor.",
+        )
     return one.shape == other.shape and torch.allclose(one, other, tolerance, tolerance)
 
 

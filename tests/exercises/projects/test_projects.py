@@ -158,6 +158,8 @@ def test_starter_of_dates_says_what_is_missing(tmp_path, capsys):
     assert status == 1
     assert out.splitlines()[-1] == "dates: 1 of 12"
     assert "Not yet: round trip." in out
+    assert "Not yet: no peeking. encode returns nothing yet." in out
+    assert "Not yet: loop = vectorised (attention). It returns nothing yet." in out
 
 
 def test_no_held_out_day_is_in_training():
