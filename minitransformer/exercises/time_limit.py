@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["TookTooLongError", "time_limit"]
+__all__ = ["time_limit"]
 
 
 class TookTooLongError(BaseException):
