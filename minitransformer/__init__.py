@@ -64,7 +64,7 @@ among the names at the top is a name of its folder: `mt.training.Muon`,
 | --- | --- | --- |
 | `tokenization` | 1 | text to integers: characters, words, learned pieces |
 | `layers` | 2 to 8 | embeddings, positions, attention, feed-forward, norms, their stacks |
-| `inspection` | 4, 8 | attention maps and tensor shapes of a model that runs |
+| `inspection` | 4, 8, 19 | attention, shapes and activations of a model that runs; interventions |
 | `efficient_attention` | 15 | attention in blocks, by patterns, linear; smaller caches |
 | `models` | 8, 11 to 14 | the two models, and BERT, GPT-2, Llama, T5, Marian, BART, ViT |
 | `fast` | | one text decoded with less around the products |

@@ -1,3 +1,5 @@
-"""What a model does while it runs: attention maps, shapes of tensors (chapters 4 and 8)."""
+"""What a model does while it runs: shapes, attention, activations, interventions (ch. 4, 8, 19)."""
 
+from minitransformer.inspection.activations import *
+from minitransformer.inspection.readout import *
 from minitransformer.inspection.record import *
