@@ -32,7 +32,7 @@ def write(translator: mt.Translator, folder: Path) -> list[Path]:
     translator.model.half()
     translator.save(folder)
     (folder / CARD).unlink()  # the page says what its models are
-    return sorted(path for path in folder.iterdir() if path.suffix != ".png")  # no JavaScript
+    return sorted(folder.iterdir())
 
 
 def main(arguments: list[str]) -> int:

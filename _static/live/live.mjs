@@ -247,6 +247,7 @@ function choosePart({ side, box, head = 0, index }, isAsked = true) {
 }
 
 function point(side, index) {
+  if (pointed?.side === side && pointed?.index === index) return;
   pointed = side && { side, index };
   showDetail();
 }
@@ -309,4 +310,5 @@ new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".li
 );
 picture.prepend(svg("svg", { class: "live-flow", "aria-hidden": true }));
 document.getElementById("live-app").hidden = false; // without this script it would do nothing
-translate();
+if (navigator.connection?.saveData) say("Translate loads 2 megabytes.");
+else translate();

@@ -109,11 +109,11 @@ def test_page_loads_one_model_and_no_engine(page, requests):
     assert [url for url in requests if url.endswith((".wasm", ".onnx"))] == []
 
 
-def test_without_javascript_there_is_a_picture(browser, site):
+def test_without_javascript_the_page_says_what_it_needs(browser, site):
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{site}/{LIVE}")
-        assert page.locator("noscript img").first.is_visible()
+        expect(page.locator("noscript p").last).to_be_visible()
         assert page.locator("#live-app").is_hidden()
 
 
