@@ -66,7 +66,7 @@ class Exercise:
             answer is no function, they are functions without arguments that give it.
         hints: three, each saying more than the one before; the last names a section.
         use: how to call what the reader wrote, with the arguments; a class is made and called.
-            It may raise `Difference` for what cannot be called.
+            It may raise Difference for what cannot be called.
         compared: what `use` gives, if that is not what the reader's function returns.
         tolerance: the largest difference between numbers, beside 1, that is put down to rounding.
     """

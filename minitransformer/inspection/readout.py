@@ -71,8 +71,9 @@ def residual_parts(
         stack: "encoder" or "decoder".
 
     Returns:
-        The parts, (b, q, d), whose sum is the stream: "embedding"; for an attention
-        "….self_attention.heads.0" and so on; "….feed_forward"; biases of W^O and of norms.
+        The parts by name, (b, q, d), whose sum is the stream. Names are "embedding", for an
+        attention "….self_attention.heads.0" and so on, "….feed_forward", and biases of W^O and of
+        norms.
 
     Example:
         >>> from minitransformer.inspection import record_activations
