@@ -59,7 +59,7 @@ async function translate() {
       }),
     );
     const understood = understand(asked, tokenizers);
-    input.toggleAttribute("aria-invalid", Boolean(understood.refusal));
+    input.setAttribute("aria-invalid", Boolean(understood.refusal));
     if (understood.refusal) return say(`${understood.refusal} Try one of the examples.`, true);
     const { model, reads, note } = understood;
     translators[model] ??= Translator.load(model).catch((error) => {
