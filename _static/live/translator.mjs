@@ -49,11 +49,14 @@ class BPEDecoder {
     }
   }
 
+  bytes(ids) {
+    const spelled = ids.map((id) => this.tokens[id]).join("");
+    return Array.from(spelled, (character) => this.byteOf.get(character));
+  }
+
   /** The bytes of all these tokens as text; what is no character yet shows as "\ufffd". */
   read(ids) {
-    const spelled = ids.map((id) => this.tokens[id]).join("");
-    const bytes = Array.from(spelled, (character) => this.byteOf.get(character));
-    return new TextDecoder().decode(Uint8Array.from(bytes));
+    return new TextDecoder().decode(Uint8Array.from(this.bytes(ids)));
   }
 }
 
@@ -137,9 +140,14 @@ class Translation {
     return this.target.read(this.ids.slice(0, count).filter((id) => !silent.includes(id)));
   }
 
-  /** A token alone, a space in it as a sign that can be seen. */
+  /** A token alone: a space as a sign that can be seen, bytes that are no characters in hex. */
   label(id) {
-    return this.target.read([id]).replaceAll(" ", "␣");
+    const text = this.target.read([id]);
+    if (!/[\p{C}\ufffd]/u.test(text)) return text.replaceAll(" ", "␣");
+    return this.target
+      .bytes([id])
+      .map((byte) => `⟨${byte.toString(16).padStart(2, "0")}⟩`)
+      .join("");
   }
 
   /** What the decoder reads: "begin", then what is written but for the last. */

@@ -328,6 +328,21 @@ def test_another_token_can_be_written(page):
     expect(page.locator("#live-result button").nth(1)).to_have_text("hundert")
 
 
+def test_tokens_that_are_no_characters_have_names(page):
+    translate(page, "five")
+    expect(status(page)).to_have_text("fünf")
+    page.get_by_role("slider", name="temperature").fill("2")
+    again = page.get_by_role("button", name="Draw again")
+    for _ in range(10):
+        again.click()
+        names = page.locator(".live-bar-name, #live-result button").all_inner_texts()
+        assert all(name.isprintable() and "\N{REPLACEMENT CHARACTER}" not in name for name in names)
+        if any(re.search("⟨[0-9a-f]{2}⟩", name) for name in names):
+            break
+    else:
+        pytest.fail("ten texts at temperature 2 without a byte that is no character")
+
+
 def test_beam_search_shows_its_tree(page):
     page.get_by_role("combobox", name="next token").select_option("beam")
     tree = page.locator("#live-tree")
