@@ -73,8 +73,13 @@ def attach(module: nn.Module, what: str, change: Change) -> RemovableHandle:
     def attended(core: Any, args: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Any:
         inputs = dict(zip(("query", "key", "value", "mask", "bias"), args, strict=False)) | named
         value = inputs.pop("value")
-        new = change(attention_weights(**inputs, scale=core.scale))
-        return None if new is None else new @ value  # (b, h, q, e)
+        weights = getattr(output, "made_of", None)  # what an earlier patch put there
+        new = change(attention_weights(**inputs, scale=core.scale) if weights is None else weights)
+        if new is None:
+            return None
+        made: Any = new @ value  # (b, h, q, e)
+        made.made_of = new
+        return made
 
     if what == "input":
         return module.register_forward_pre_hook(before)
@@ -141,7 +146,8 @@ def patch(
 
     With an activation of another run this is activation patching: what the model then computes
     differently was carried by this site. Several patches are several `with`; at a site the later
-    one sees what the earlier one put there. Patched `weights` make the `heads` anew.
+    one sees what the earlier one put there. Patched `weights` make all `heads` anew: patch them
+    before `heads`.
 
     Args:
         model: called inside the `with` block.

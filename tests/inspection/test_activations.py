@@ -163,6 +163,22 @@ def test_patch_changes_only_what_it_names():
     assert (changed[after][:, 1:] != found[after][:, 1:]).any(-1).all()
 
 
+def test_patches_of_one_site_add_up():
+    model, ids = model_of("texts", {})
+    for site in ("weights", "heads"):
+        site = f"decoder.layers.1.self_attention.{site}"
+        _, plain = recorded(model, *ids)
+        with torch.no_grad(), ExitStack() as patches:
+            for head in (0, 2):
+                patches.enter_context(patch(model, site, lambda x: x.flip(-2), heads=[head]))
+            output, found = recorded(model, *ids)
+        expected = plain[site].clone()
+        expected[:, [0, 2]] = expected[:, [0, 2]].flip(-2)
+        assert_same(found[site], expected)
+        with torch.no_grad(), patch(model, site, expected):
+            assert_same(model(*ids), output)
+
+
 def test_stream_patched_everywhere_makes_the_other_runs_logits():
     model, (src, tgt) = model_of("pairs", {"norm_first": True})
     other, found = recorded(model, src.flip(0)[:, :4], tgt)
