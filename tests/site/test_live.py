@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 import minitransformer as mt
 from live_model import FOLDER, read_translator
+from test_html import SITE
 
 LIVE = "chapters/live.html"
 ANSWER = {"timeout": 30_000}  # milliseconds until a model is there and has translated
@@ -115,6 +116,15 @@ def test_without_javascript_the_page_says_what_it_needs(browser, site):
         page.goto(f"{site}/{LIVE}")
         expect(page.locator("noscript p").last).to_be_visible()
         assert page.locator("#live-app").is_hidden()
+
+
+def test_opened_as_a_file_the_page_says_what_it_needs(browser, site):
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((SITE / LIVE).as_uri())
+        expect(page.locator("#live-file")).to_be_visible()
+        page.goto(f"{site}/{LIVE}")
+        expect(page.locator("#live-file")).to_be_hidden()
 
 
 def test_a_model_that_does_not_come_is_reported(browser, site):
