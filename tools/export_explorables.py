@@ -1,10 +1,10 @@
-"""Compute what two explorables of the website show, and write it beside them.
+"""Compute what three explorables of the website show, and write it beside them.
 
     python tools/export_explorables.py    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These two need what chapters 1 and 10
-learn: the merges of a text, and the probabilities of a trained model. A test computes it again.
-Training the model takes a minute, and gives other digits on each kind of processor.
+The other explorables compute in the browser what they show. These need what chapters 1 and 10
+learn: the merges of a text, and the probabilities of two trained models. A test checks them.
+Training each model takes a minute, and gives other digits on each kind of processor.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ LEADERS = 5  # pairs that are shown of each state
 NUMBER = 81_234
 WIDEST, LONGEST = 5, 16
 ALPHAS = [tenth / 10 for tenth in range(21)]
+
+PROMPTS = ['raises an "Attribute', 'The "while" statement', "If the"]  # sure, less, not at all
+SHOWN = 10  # tokens that have a bar each
 
 
 # --- chapter 1 -------------------------------------------------------------------------------
@@ -160,7 +164,48 @@ def beam_tree(
     }
 
 
+def writer() -> tuple[mt.DecoderOnlyTransformer, mt.BPETokenizer]:
+    """A language model like the one of chapter 10, trained on all of Python's help pages."""
+    texts = list(topics.values())
+    tokenizer = mt.BPETokenizer.train(texts, vocab_size=5 + 256 + 1000)
+    sizes = {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 512, "max_len": 512}
+    config = mt.TransformerConfig.decoder_only(
+        tokenizer.vocab_size, norm_first=True, positional_encoding="rotary", **sizes
+    )
+    model = mt.DecoderOnlyTransformer(config, torch.Generator().manual_seed(0))
+    settings = TrainingConfig(
+        steps=400,
+        batch_size=6,
+        context_length=128,
+        warmup_steps=50,
+        peak_learning_rate=3e-3,
+        label_smoothing=0.0,
+    )
+    mt.LanguageModelTrainer(model, texts, tokenizer, settings).fit(progress=False)
+    return model.eval(), tokenizer
+
+
+@torch.inference_mode()
+def next_token(
+    model: mt.DecoderOnlyTransformer, tokenizer: mt.BPETokenizer
+) -> list[dict[str, Any]]:
+    """What may follow some texts: all log-probabilities, the highest first; the first tokens."""
+    content = []
+    for prompt in PROMPTS:
+        log_probs = model(torch.tensor([tokenizer.encode(prompt)]))[0, -1].log_softmax(dim=-1)
+        highest, ids = log_probs.sort(descending=True, stable=True)
+        tokens = tokenizer.labels(ids[:SHOWN].tolist())
+        rounded = [round(log_prob, 2) for log_prob in highest.tolist()]
+        content.append({"prompt": prompt, "tokens": tokens, "log_probs": rounded})
+    return content
+
+
 if __name__ == "__main__":
-    for name, content in (("bpe_stepper", bpe_stepper()), ("beam_tree", beam_tree(*beginner()))):
+    contents = {
+        "bpe_stepper": bpe_stepper(),
+        "beam_tree": beam_tree(*beginner()),
+        "next_token": next_token(*writer()),
+    }
+    for name, content in contents.items():
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")

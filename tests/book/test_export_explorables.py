@@ -1,4 +1,4 @@
-"""What two explorables show is what the package computes."""
+"""What three explorables show is what the package computes."""
 
 import json
 import math
@@ -31,3 +31,14 @@ def test_tree_is_of_the_sentence_that_the_exporter_names_with_its_probabilities(
         log_probs = [log_prob for _, log_prob in row]
         assert log_probs == sorted(log_probs, reverse=True)
         assert sum(map(math.exp, log_probs)) <= 1 + 1e-3  # they are rounded
+
+
+def test_distributions_are_of_the_texts_that_the_exporter_names():
+    contents = committed("next_token")
+    assert [content["prompt"] for content in contents] == export_explorables.PROMPTS
+    for content in contents:
+        log_probs = content["log_probs"]
+        assert len(log_probs) == 5 + 256 + 1000
+        assert log_probs == sorted(log_probs, reverse=True)
+        assert math.isclose(sum(map(math.exp, log_probs)), 1, abs_tol=0.01)  # they are rounded
+        assert len(content["tokens"]) == export_explorables.SHOWN

@@ -17,8 +17,10 @@ FOLDER = ROOT / "_static" / "explorables"
 CHAPTERS = {
     "bpe_stepper": "01_tokenization",
     "position_viewer": "03_positional_encoding",
+    "attention_by_hand": "04_attention",
     "softmax_scale": "04_attention",
     "mask_builder": "04_attention",
+    "next_token": "10_inference",
     "beam_tree": "10_inference",
 }
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
@@ -119,6 +121,7 @@ def keys_for(control) -> list[str]:
         "checkbox": ["Space"],
         "select-one": ["ArrowDown"],
         "text": ["End", "x"],
+        "number": ["ArrowUp", "ArrowDown"],
     }
     return keys.get(kind, ["Enter"])
 
@@ -183,6 +186,63 @@ def test_softmax_is_that_of_the_package(page, site, stretch):
         assert weights == pytest.approx(from_package(query)[0].tolist(), abs=1e-9)
         jacobian = torch.autograd.functional.jacobian(from_package, query)
         assert gradient == pytest.approx(jacobian.norm().item(), abs=1e-9)
+
+
+# --- attention by hand -----------------------------------------------------------------------
+
+ON_PAPER = {
+    "query": torch.ones(1, 4),
+    "key": torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]),
+    "value": torch.tensor([[1.0, 0], [0, 0], [0, 1]]),
+}
+
+
+@pytest.mark.parametrize("width", [1, 4, 7])
+def test_attention_by_hand_is_that_of_the_package(page, site, width):
+    generator = torch.Generator().manual_seed(width)
+    query, keys, values = (
+        torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+        for rows, columns in ((1, width), (5, width), (5, 3))
+    )
+    inputs = query[0].tolist(), keys.tolist(), values.tolist()
+    found = computed(page, site, "attention_by_hand", "m.attention(...inputs)", *inputs)
+    weights = mt.attention_weights(query, keys)
+    assert found["weights"] == pytest.approx(weights[0].tolist())
+    assert found["output"] == pytest.approx((weights @ values)[0].tolist())
+    exponentials = torch.tensor(found["exponentials"], dtype=torch.float64)
+    assert (exponentials / exponentials.sum()).tolist() == pytest.approx(found["weights"])
+
+
+def output_of(numbers):
+    """How the page writes the output of the package's attention."""
+    output = mt.attention_weights(numbers["query"], numbers["key"]) @ numbers["value"]
+    return f"The output is ({', '.join(f'{number:.2f}' for number in output[0].tolist())})."
+
+
+def test_numbers_by_hand_can_be_dragged_and_typed(page, site):
+    place = explorable(page, site, "attention_by_hand")
+    status = place.get_by_role("status")
+    assert output_of(ON_PAPER) in status.inner_text()
+
+    field = place.get_by_label("key of two, component 3")
+    field.scroll_into_view_if_needed()
+    box = field.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 24, y)
+    page.mouse.up()
+    page.mouse.move(x + 90, y)  # let go: it stays
+    dragged = {name: numbers.clone() for name, numbers in ON_PAPER.items()}
+    dragged["key"][2, 3] = 2
+    assert field.input_value() == "2"
+    assert output_of(dragged) in status.inner_text()
+
+    place.get_by_label("value of forty, component 1").fill("99")  # the most is 3
+    dragged["value"][0, 1] = 3
+    assert output_of(dragged) in status.inner_text()
+    place.get_by_label("case").select_option("zwei")
+    assert output_of(ON_PAPER) in status.inner_text()
 
 
 # --- masks -----------------------------------------------------------------------------------
@@ -259,6 +319,38 @@ def test_dot_product_stays_where_the_width_is_even(page, site):
     place.get_by_label("width d").fill("3")
     assert len({product(p) for p in (0, 20, 43)}) == 3
     assert "changes a little with p" in product(0)
+
+
+# --- the next token --------------------------------------------------------------------------
+
+
+def test_next_token_is_drawn_from_the_distribution_of_the_package(page, site):
+    names = ["temperature", "top_k", "top_p", "min_p"]
+    choices = [0.1, 0.7, 1.0, 2.0], [None, 1, 7, 2000], [None, 0.05, 0.9], [None, 0.02, 0.5]
+    cases = [dict(zip(names, case, strict=True)) for case in itertools.product(*choices)]
+    given = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
+    settings = [{given[n]: v for n, v in case.items() if v is not None} for case in cases]
+    assert all(text["log_probs"][0] == max(text["log_probs"]) for text in data("next_token"))
+    for text in data("next_token"):
+        logits = torch.tensor(text["log_probs"], dtype=torch.float64)
+        expression = "inputs[1].map(settings => m.nextToken(inputs[0], settings))"
+        found = computed(page, site, "next_token", expression, logits.tolist(), settings)
+        for case, result in zip(cases, found, strict=True):
+            probs = mt.inference.next_token_probs(logits, **case)
+            assert result["probs"] == pytest.approx(probs.tolist(), abs=1e-9)
+            assert [cut == "" for cut in result["cutBy"]] == (probs > 0).tolist()
+
+
+def test_top_p_keeps_few_tokens_where_the_model_is_sure(page, site):
+    place = explorable(page, site, "next_token")
+    kept = []
+    for text in ("0", "1", "2"):
+        place.get_by_label("text").select_option(text)
+        first, _, rest = place.get_by_role("status").inner_text().partition(" of ")
+        assert rest.startswith("1,261 tokens can be drawn")
+        kept.append(int(first))
+    assert kept == sorted(kept)
+    assert 2 * kept[0] < kept[1]
 
 
 # --- beam search -----------------------------------------------------------------------------
