@@ -20,6 +20,7 @@ CHAPTERS = {
     "attention_by_hand": "04_attention",
     "softmax_scale": "04_attention",
     "mask_builder": "04_attention",
+    "attention_masks": "08_encoder_decoder",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
 }
@@ -285,6 +286,52 @@ def test_mask_of_more_queries_than_keys_is_refused_in_the_same_words(page, site)
     assert f"ValueError: {error.value}." in place.get_by_role("status").inner_text()
     place.get_by_label("causal mask").uncheck()
     assert place.locator("table.mask").count() == 2  # as in cross-attention
+
+
+GIVEN = [
+    dict(zip(("encoder", "causal", "cross"), case, strict=True))
+    for case in itertools.product([False, True], repeat=3)
+]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_a_position_sees_is_what_the_layers_of_the_package_depend_on(page, site, layers):
+    real, t, s = 3, 4, 5
+    expression = (
+        "inputs[0].map(given => m.seen(m.masks(inputs[2], inputs[1], inputs[3], given), inputs[4]))"
+    )
+    found = computed(page, site, "attention_masks", expression, GIVEN, real, s, t, layers)
+    torch.manual_seed(0)
+    sizes = {"d_model": 6, "num_heads": 2, "d_ff": 7, "dropout": 0.0}
+    encoder = mt.Encoder(mt.EncoderLayer(**sizes) for _ in range(layers))
+    decoder = mt.Decoder(mt.DecoderLayer(**sizes) for _ in range(layers))
+    padding = mt.padding_mask(torch.tensor([[7] * real + [0] * (s - real)]))
+    inputs = torch.randn(1, s, 6), torch.randn(1, t, 6)
+    for given, sees in zip(GIVEN, found, strict=True):
+
+        def output(source, target, given=given):
+            memory = encoder(source, padding if given["encoder"] else None)
+            causal = mt.causal_mask(t, t) if given["causal"] else None
+            return decoder(target, memory, causal, padding if given["cross"] else None)[0]
+
+        for side, jacobian in zip(
+            ("source", "target"), torch.autograd.functional.jacobian(output, inputs), strict=True
+        ):
+            depends = jacobian[:, :, 0].abs().amax(dim=(1, 3)) > 0  # (t, s) or (t, t)
+            assert depends.tolist() == sees[side], (given, side)
+
+
+def test_without_its_mask_a_position_sees_the_answer_or_the_padding(page, site):
+    place = explorable(page, site, "attention_masks")
+    status = place.get_by_role("status")
+    assert "It sees no later token, and no padding." in status.inner_text()
+    place.get_by_label("causal mask").uncheck()
+    assert "predict “hat”. It sees “hat”" in status.inner_text()
+    place.get_by_label("causal mask").check()
+    place.get_by_label("in the encoder").uncheck()
+    assert "padding through the encoder" in status.inner_text()
+    place.get_by_label("in cross-attention").uncheck()
+    assert "padding by cross-attention" in status.inner_text()
 
 
 def test_positions_are_those_of_the_package(page, site):
