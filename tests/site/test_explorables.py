@@ -20,6 +20,7 @@ CHAPTERS = {
     "attention_by_hand": "04_attention",
     "softmax_scale": "04_attention",
     "mask_builder": "04_attention",
+    "split_heads": "05_multi_head_attention",
     "attention_masks": "08_encoder_decoder",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
@@ -366,6 +367,35 @@ def test_dot_product_stays_where_the_width_is_even(page, site):
     place.get_by_label("width d").fill("3")
     assert len({product(p) for p in (0, 20, 43)}) == 3
     assert "changes a little with p" in product(0)
+
+
+# --- heads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "h", "e"), [(3, 4, 2), (2, 3, 5), (5, 1, 2)])
+def test_heads_are_split_and_joined_as_by_the_methods_of_tensors(page, site, n, h, e):
+    whole = torch.arange(n * h * e).view(n, h * e)
+    expression = (
+        "[true, false].map(there => { const heads = m.split(...inputs, there);"
+        " return [heads, m.join(heads, true), m.join(heads, false)]; })"
+    )
+    right, wrong = computed(page, site, "split_heads", expression, n, h, e)
+    for found, heads in (
+        (right, whole.view(n, h, e).transpose(0, 1)),
+        (wrong, whole.view(h, n, e)),
+    ):
+        joined = heads.transpose(0, 1).reshape(n, h * e), heads.reshape(n, h * e)
+        assert found == [heads.tolist(), *(rows.tolist() for rows in joined)]
+
+
+def test_two_mistakes_with_heads_hide_each_other(page, site):
+    place = explorable(page, site, "split_heads")
+    status = place.get_by_role("status")
+    assert "own columns of every token" in status.inner_text()
+    place.get_by_label("transpose after the split").uncheck()
+    assert "numbers are out of place" in status.inner_text()
+    place.get_by_label("transpose before joining").uncheck()
+    assert "the round trip hides the mistake" in status.inner_text()
 
 
 # --- the next token --------------------------------------------------------------------------
