@@ -1,4 +1,4 @@
-"""Wrong answers that the checks of exercises must catch: `tests/exercises` calls this.
+"""What the checks of exercises catch: `python tools/exercises.py` prints a table; tests call it.
 
 Wrong answers are the known mistakes of each exercise, and right answers of `tests/exercises` with
 one place changed: another operator, a number one larger or smaller, arguments exchanged, a step
@@ -14,8 +14,9 @@ from copy import copy, deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
-from minitransformer.exercises import check
+from minitransformer.exercises import check, checking
 from minitransformer.exercises.checking import Exercise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,8 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }
 LEFT_OUT = {"sqrt", "softmax", "tril", "triu", "transpose", "exp", "mean", "cumsum", "flip", "relu"}
 """Calls that a mutant leaves out, giving what they are called on, or with."""
+PATIENCE = 1.0
+"""Seconds for a call of a changed answer, of which some never return."""
 
 
 def exercises() -> Iterator[tuple[str, Exercise]]:
@@ -119,7 +122,7 @@ def same(value: Any) -> Any:
 
 def outcome(exercise: Exercise, answer: Any) -> str:
     """ "right", "refused", or "explained": refused with a reason."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(checking, "SECONDS", PATIENCE):
         warnings.simplefilter("ignore")
         fault = exercise.fault_of(answer)
     if fault is None:
@@ -145,3 +148,24 @@ def mechanical(chapter: str, exercise: Exercise) -> Iterator[tuple[str, Any]]:
 def answer_of(exercise: Exercise, mistake: Any) -> Any:
     """A known mistake as an answer: what it gives, where the answer is no function."""
     return mistake() if not any(exercise.arguments()) else mistake
+
+
+def main() -> None:
+    """Print how many wrong answers were tried, refused and explained, for each exercise."""
+    print(f"{'exercise':<42}{'tried':>7}{'refused':>9}{'explained':>11}")
+    tried = refused = explained = 0
+    for chapter, exercise in exercises():
+        known = [(text, answer_of(exercise, x)) for text, x in exercise.mistakes.items()]
+        answers = [*known, *mechanical(chapter, exercise)]
+        results = [outcome(exercise, answer) for _, answer in answers]
+        numbers = len(results), len(results) - results.count("right"), results.count("explained")
+        tried, refused, explained = map(sum, zip((tried, refused, explained), numbers, strict=True))
+        print(f"{exercise.name:<42}{numbers[0]:>7}{numbers[1]:>9}{numbers[2]:>11}", flush=True)
+        for (text, _), result in zip(answers, results, strict=True):
+            if result == "right":
+                print(f"    passes: {text}")
+    print(f"{'all':<42}{tried:>7}{refused:>9}{explained:>11} ({explained / tried:.0%})")
+
+
+if __name__ == "__main__":
+    main()

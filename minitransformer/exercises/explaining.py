@@ -6,7 +6,9 @@ it says so, on every input of the exercise.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -71,6 +73,8 @@ class Wrong:
         found, expected = (f(*copied(arguments)) for f in (self.mine, self.right))
         if not isinstance(expected, tuple) or not isinstance(found, tuple | list):
             return None
+        if len(found) != len(expected):
+            return None
         pairs = enumerate(zip(found, expected, strict=False))
         return next((i for i, pair in pairs if not self.same(*pair)), None)
 
@@ -131,8 +135,8 @@ def explain(wrong: Wrong) -> str:
     found, expected = wrong.pair
     if found is None or found is ... or isinstance(expected, tuple):
         return ""  # nothing is written yet, or it is not the number of results
-    ways = [likeness, length_of_another, one_function_of_the_other, changed_argument]
-    ways += [term_or_factor, unused_argument, boundary, wrong_places]
+    ways = [likeness, one_function_of_the_other, changed_argument]
+    ways += [term_or_factor, unused_argument, boundary, wrong_places, response]
     return next(filter(None, (way(wrong) for way in ways)), "")
 
 
@@ -154,21 +158,36 @@ def numbers_in(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[tuple
 
 
 def likeness(wrong: Wrong) -> str:
-    """How the wrong result is related to the right one, for the input that fails."""
-    found, expected = wrong.pair
+    """How wrong results are related to right ones, by most numbers: small tensors may mislead."""
+    first: dict[str, str] = {}
+    weights: Counter[str] = Counter()
+    for found, expected in zip(wrong.found, wrong.expected, strict=True):
+        if found is not FAILED and not wrong.same(found, expected):
+            text = likeness_of(wrong, found, expected)
+            kind = text.translate(WITHOUT_NUMBERS)
+            first.setdefault(kind, text)
+            weights[kind] += found.numel() if isinstance(found, Tensor) else 1
+    return first[max(weights, key=weights.__getitem__)] if weights else ""
+
+
+WITHOUT_NUMBERS = {ord(character): None for character in "0123456789.+-"}
+
+
+def likeness_of(wrong: Wrong, found: Any, expected: Any) -> str:
+    """How one wrong result is related to the right one."""
     if isinstance(expected, list | str) and isinstance(found, type(expected)):
         return likeness_of_sequences(found, expected)
     try:
-        ours = torch.as_tensor(found).detach().cpu()
-        theirs = torch.as_tensor(expected)
-        is_boolean = theirs.dtype == torch.bool
-        ours, theirs = ours.to(torch.float64), theirs.to(torch.float64)
+        ours, theirs = (torch.as_tensor(x, dtype=torch.float64).cpu() for x in (found, expected))
+        ours, is_boolean = ours.detach(), torch.as_tensor(expected).dtype == torch.bool
     except (TypeError, ValueError, RuntimeError):
         return ""
     if ours.shape != theirs.shape:
         return likeness_of_shapes(ours, theirs, wrong.tolerance)
     if ours.isnan().any() and not theirs.isnan().any():
         return "Some of yours are no numbers (NaN): is there a 0 / 0, or infinity less infinity?"
+    if is_boolean and ours.isinf().any():
+        return "A mask to be added has 0 and -inf; here True and False are asked for."
     if ours.isinf().any() and not theirs.isinf().any():
         return "Some of yours are infinite: is there a division by 0, or an exponential too large?"
     if is_boolean and all(map(wrong.same, map(opposite, wrong.found), wrong.expected)):
@@ -268,7 +287,7 @@ def likeness_of_tensors(found: Tensor, expected: Tensor, tolerance: float) -> st
             if alike(found.roll(shift, axis), expected):
                 where = "" if axis == found.dim() - 1 else f" along axis {axis}"
                 return f"Everything lies one place too {how}{where}."
-    for text, function in FUNCTIONS.items() if len(expected.unique()) > 2 else ():
+    for text, function in FUNCTIONS.items() if len(found.unique()) > 2 else ():
         for given, wanted, sentence in (
             (found, expected, f"The right result is {text} of yours."),
             (expected, found, f"Yours is {text} of the right result."),
@@ -330,13 +349,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "the reciprocal": torch.reciprocal,
     "the absolute value": torch.abs,
     "e to the power": torch.exp,
-    "1 minus the value": lambda x: 1 - x,
     "the part that is not negative (ReLU)": torch.relu,
-    "the value rounded down": torch.floor,
-    "the value rounded up": torch.ceil,
-    "the value rounded": torch.round,
-    "the value rounded towards 0": torch.trunc,
-    "2 to the power": torch.exp2,
+    "the floor": torch.floor,
+    "the ceiling": torch.ceil,
+    "the nearest whole number": torch.round,
+    "the whole part": torch.trunc,
     "the softmax over the last axis": lambda x: x.softmax(-1) if x.dim() else x,
     "the running sum over the last axis": lambda x: x.cumsum(-1) if x.dim() else x,
 }
@@ -518,28 +535,6 @@ def written(number: str, exponents: dict[str, float]) -> str:
     return " · ".join(above) + (f" / {bottom}" if below else "")
 
 
-def length_of_another(wrong: Wrong) -> str:
-    """Whether an axis is always as long as one thing, where it should be as long as another."""
-    pairs = [
-        (f, e)
-        for f, e in zip(wrong.found, wrong.expected, strict=True)
-        if isinstance(f, Tensor) and isinstance(e, Tensor) and f.dim() == e.dim()
-    ]
-    if len(pairs) != len(wrong.inputs) or len({e.dim() for _, e in pairs}) != 1:
-        return ""
-    for axis in range(pairs[0][1].dim()):
-        ours, theirs = ([x.size(axis) for x in both] for both in zip(*pairs, strict=True))
-        if ours == theirs:
-            continue
-        of_ours, of_theirs = (
-            [name for name, numbers in wrong.variables.items() if numbers == sizes]
-            for sizes in (ours, theirs)
-        )
-        if of_ours and of_theirs:
-            return f"Axis {axis} has the length {of_ours[0]}; it should have {of_theirs[0]}."
-    return ""
-
-
 def changed_argument(wrong: Wrong) -> str:
     """Whether yours is what is right for another value of one argument, or two exchanged."""
     order = sorted(range(len(wrong.inputs)), key=lambda index: index != wrong.failing)
@@ -563,20 +558,11 @@ def changes(
         name = wrong.names[place]
         for expression, function in variants(value):
             text = expression.format(name)
-            yield f"This would be right for {text} in place of {name}.", at(place, function)
-        if is_dataclass(value) and not isinstance(value, type):
-            for part in fields(value):
-                if type(getattr(value, part.name)) is int:
-                    for expression, function in NUMBERS[:2]:
-                        text = expression.format(part.name)
-                        yield (
-                            f"This would be right for {text} in place of {part.name}.",
-                            at(place, in_field(part.name, function)),
-                        )
+            yield f"This is the right result for {text}, not for {name}.", at(place, function)
     for one, other in itertools.combinations(range(len(failing)), 2):
         if type(failing[one]) is type(failing[other]):
             names = f"{wrong.names[one]} and {wrong.names[other]}"
-            yield f"This would be right with {names} exchanged.", exchanged(one, other)
+            yield f"This is the right result with {names} exchanged.", exchanged(one, other)
 
 
 def at(place: int, function: Callable[[Any], Any]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
@@ -591,10 +577,6 @@ def exchanged(one: int, other: int) -> Callable[[tuple[Any, ...]], tuple[Any, ..
         return tuple(changed)
 
     return change
-
-
-def in_field(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda config: replace(config, **{name: function(getattr(config, name))})
 
 
 Variants = list[tuple[str, Callable[[Any], Any]]]
@@ -670,7 +652,8 @@ def variants(value: Any) -> Variants:
 def unused_argument(wrong: Wrong) -> str:
     """Which argument changes only one of the two results."""
     for place, name in enumerate(wrong.names[: len(wrong.inputs[0])]):
-        mine, right = set(), set()
+        mine: list[bool] = []
+        right: list[bool] = []
         for index, given in enumerate(wrong.inputs):
             if (other := another(given[place])) is None or wrong.found[index] is FAILED:
                 continue
@@ -678,12 +661,15 @@ def unused_argument(wrong: Wrong) -> str:
             mine_now, right_now = (wrong.attempt(f, changed) for f in (wrong.mine, wrong.right))
             if mine_now is FAILED or right_now is FAILED:
                 continue
-            mine.add(not equal(mine_now, wrong.found[index], wrong.tolerance))
-            right.add(not equal(right_now, wrong.expected[index], wrong.tolerance))
-        if mine == {False} and True in right:
+            mine.append(not equal(mine_now, wrong.found[index], wrong.tolerance))
+            right.append(not equal(right_now, wrong.expected[index], wrong.tolerance))
+        if mine and not any(mine) and any(right):
             return f"Yours stays the same when {name} changes; the right result does not."
-        if True in mine and right == {False}:
-            return f"Yours changes with {name}; the right result does not depend on it."
+        if any(mine) and not any(right) and len(right) == len(wrong.inputs):
+            value = wrong.inputs[0][place]
+            order = isinstance(value, list) or getattr(value, "dtype", None) == torch.int64
+            how = f"the order of {name}" if order else name
+            return f"Yours changes with {how}; the right result does not."
     return ""
 
 
@@ -706,8 +692,10 @@ def another(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return value + 1
+        return 2 * value or 1  # an even number of heads remains even
     if isinstance(value, float):
+        if 0 <= value <= 1:  # a probability or a share remains one
+            return value / 2 or 0.5
         return 1.5 * value + 0.1
     if isinstance(value, Tensor) and value.is_floating_point():
         return 1.5 * value.flip(0) + 0.1
@@ -746,3 +734,43 @@ def boundary(wrong: Wrong) -> str:
                 texts.append(f"except where {one} {sign} {other}")
                 break
     return f"It is right {'; also '.join(texts)}." if 1 <= len(texts) <= 2 else ""
+
+
+def response(wrong: Wrong) -> str:
+    """To which arguments yours reacts as the right result does, and to which it does not."""
+    found, expected = wrong.pair
+    as_right: list[str] = []
+    others: list[str] = []
+    numbers = ""
+    for name, old, new, changed in steps(wrong.names, wrong.inputs[wrong.failing]):
+        results = [wrong.attempt(function, changed) for function in (wrong.mine, wrong.right)]
+        if not all(map(is_number, [found, expected, *results])):
+            continue
+        mine, right = float(results[0]) - float(found), float(results[1]) - float(expected)
+        if not wrong.same(mine, right):
+            by = f"by {mine:+.5g}, the right result by {right:+.5g}"
+            numbers = numbers or f"from {name}={old:g} to {new:g} yours changes {by}"
+            others.append(name)
+        elif right:
+            as_right.append(name)
+    if not as_right or not others:
+        return ""
+    first, second = ", ".join(as_right), ", ".join(others)
+    return f"It changes as it should with {first}, but not with {second}: {numbers}."
+
+
+def steps(
+    names: Sequence[str], given: tuple[Any, ...]
+) -> Iterator[tuple[str, float, float, tuple[Any, ...]]]:
+    """The arguments with another value for one number, also one in a configuration."""
+    for place, value in enumerate(given):
+        rest = given[:place], given[place + 1 :]
+        if isinstance(value, int | float):
+            yield names[place], value, another(value), (*rest[0], another(value), *rest[1])
+        elif is_dataclass(value) and not isinstance(value, type):
+            for name in (part.name for part in fields(value)):
+                old = getattr(value, name)
+                with suppress(ValueError):  # not every configuration is one
+                    if isinstance(old, int):
+                        config = replace(value, **{name: another(old)})
+                        yield name, old, another(old), (*rest[0], config, *rest[1])

@@ -45,6 +45,18 @@ count_before_cutting = Exercise(
                 counted(n, rate, mean_length)[1] + 1,
             )
         ),
+        "n · r / m: the more tokens a span has, the fewer spans there are.": (
+            lambda n, rate, mean_length: (
+                n - n * rate + n * rate * mean_length,
+                n * rate + n * rate * mean_length,
+            )
+        ),
+        "Sentinels are added to both sides: in the source one stands for each span.": (
+            lambda n, rate, mean_length: (
+                n - n * rate * (1 + 1 / mean_length),
+                n * rate * (1 + 1 / mean_length),
+            )
+        ),
         "{n} / {mean_length:g} sentinels are too many: only the share that is cut out, "
         "{rate:g}, is in spans of that length.": (
             lambda n, rate, mean_length: (

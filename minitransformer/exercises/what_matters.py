@@ -127,7 +127,7 @@ bars_that_overlap = Exercise(
 def tried_seeds(scatter: float, half: float, t: float) -> int:
     """By trying one number after the other, from a little below the solution on."""
     n = max(2, int((t * scatter / half) ** 2) - 1)
-    while t * scatter / n**0.5 > half:
+    while half > 0 and t * scatter / n**0.5 > half:
         n += 1
     return n
 
@@ -277,6 +277,21 @@ best_size = Exercise(
         ),
         "The budget has the power α here. It comes from D^β.": (
             lambda law, c: size_by(law, ratio_of(law), c / 6, law[3])
+        ),
+        "The tokens are C divided by 6 N: the budget is multiplied by 6 here.": (
+            lambda law, c: size_by(law, ratio_of(law), c * 6)
+        ),
+        "N^α and N^β come together as N^(α+β), whose root has to be taken: 1/(α+β), not α+β.": (
+            lambda law, c: (ratio_of(law) * (c / 6) ** law[4]) ** (law[3] + law[4])
+        ),
+        "β B is multiplied here. It divides: N is smaller where more tokens help more.": (
+            lambda law, c: size_by(law, law[3] * law[1] * law[4] * law[2], c / 6)
+        ),
+        "Only one of the two factors is missing: it is β B as it is α A.": (
+            lambda law, c: size_by(law, law[3] * law[1] / law[2], c / 6)
+        ),
+        "The loss grows as N^-α: its derivative has the factor α, not 1/α.": (
+            lambda law, c: size_by(law, law[1] / law[3] / (law[2] / law[4]), c / 6)
         ),
         "This is N to the power α + β. The root is still to be taken.": (
             lambda law, c: ratio_of(law) * (c / 6) ** law[4]

@@ -161,6 +161,24 @@ unequal_parts = Exercise(
         "These are shares of rows, or of all places. Padding has no part in the loss.": (
             weights_by(len)
         ),
+        "Divide by the targets of the whole batch, not by its rows.": (
+            lambda targets, sizes: (
+                weights_by(real, whole=False)(targets, sizes) / len(targets) + 1e-9
+            )
+        ),
+        "Divide by the real targets of the whole batch: padding is counted in the divisor.": (
+            lambda targets, sizes: (
+                weights_by(real, whole=False)(targets, sizes) / targets.numel() + 1e-9
+            )
+        ),
+        "Each part begins where the one before ended: here every one begins at the first row.": (
+            lambda targets, sizes: torch.tensor([real(targets[:n]) / real(targets) for n in sizes])
+        ),
+        "Divide by the number of all targets; here it is a factor.": (
+            lambda targets, sizes: (
+                weights_by(real, whole=False)(targets, sizes) * real(targets) + 1e-9
+            )
+        ),
         "These are counts. Divide by the targets of the whole batch.": (
             weights_by(real, whole=False)
         ),
