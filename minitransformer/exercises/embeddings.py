@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.comparing import brief
 from minitransformer.layers import TokenEmbedding
 
 
@@ -110,10 +111,11 @@ def loss_by(
     """The loss with one thing done in another way."""
 
     def loss(logits: Tensor, right: Tensor) -> Tensor:
-        powers = (logits - logits.amax(dim, keepdim=True) * shifted).exp()
-        p = (powers / powers.sum(dim, keepdim=True)).clamp_min(1e-30 if shifted else 0)
-        of_right = p[torch.arange(len(right)), right]
-        each = sign * (of_right.log() if log else of_right)
+        logs = logits.log_softmax(dim)
+        if not shifted:
+            logs = (logits.exp() / logits.exp().sum(dim, keepdim=True)).log()
+        of_right = logs[torch.arange(len(right)), right]
+        each = sign * (of_right if log else of_right.exp())
         return each.sum() if summed else each.mean()
 
     return loss
@@ -132,11 +134,16 @@ loss_without_opinion = Exercise(
         logits_and_right(2, 5, 2.0),
         logits_and_right(7, 4, 1.0),
         (torch.tensor([[1000.0, 1001.0, 990.0], [-1000.0, -1002.0, -999.0]]), torch.tensor([1, 0])),
+        (torch.tensor([[0.0, 1000.0]]), torch.tensor([0])),
     ],
     right=lambda logits, right: F.cross_entropy(logits, right),
     mistakes={
         "Large logits overflow: e^1000 is infinite. Subtract each row's largest logit first, or "
         "use logsumexp.": loss_by(shifted=False),
+        "The probability of a token far below the best is 0 in 32 bits, its logarithm infinite: "
+        "compute the logarithm without it, as a difference.": lambda logits, right: (
+            -logits.softmax(-1)[torch.arange(len(right)), right].log().mean()
+        ),
         "The sign is wrong: the logarithm of a probability is negative, a loss is not.": (
             loss_by(sign=1)
         ),
@@ -158,12 +165,20 @@ loss_without_opinion = Exercise(
 
 
 def vectors_of_all(mine: Any, embedding: TokenEmbedding, extra: int) -> Any:
-    """The vectors that a larger embedding gives for all its tokens, old and new."""
+    """What a larger embedding gives for all tokens, old and new, and its table for the scores."""
     size = embedding.weight.size(0) + extra
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         larger = mine(embedding, extra)
-    return larger(torch.arange(size)) if isinstance(larger, nn.Module) else larger
+    if larger is None or larger is ...:
+        return None
+    if not isinstance(larger, TokenEmbedding):
+        raise Difference(f"gives {brief(larger)}, expected a TokenEmbedding.")
+    if len(larger.weight) != size:
+        raise Difference(f"has {len(larger.weight)} rows, expected {size}.")
+    if not larger.weight.requires_grad:
+        raise Difference("has a table that cannot learn: its requires_grad is False.")
+    return larger(torch.arange(size)), larger.weight
 
 
 def example(vocab_size: int, width: int, scale: float | None) -> TokenEmbedding:
@@ -202,10 +217,10 @@ three_new_tokens = Exercise(
         (example(4, 6, None), 0),
     ],
     use=vectors_of_all,
-    compared="The results are the vectors that the new embedding gives for all ids.",
-    right=lambda embedding, extra: (
-        embedding.scale
-        * torch.cat([embedding.weight, *[embedding.weight.mean(0, keepdim=True)] * extra])
+    compared="The results are the vectors that the new embedding gives for all ids, and its table.",
+    right=lambda embedding, extra: tuple(
+        scale * torch.cat([embedding.weight, *[embedding.weight.mean(0, keepdim=True)] * extra])
+        for scale in (embedding.scale, 1)
     ),
     mistakes={
         "The new rows keep their random start. Set them to the mean of the old rows.": (

@@ -179,8 +179,13 @@ def running_sum(x: Tensor) -> Tensor:
 
 
 def next_one(x: Tensor) -> Tensor:
-    """Reads the next position alone."""
-    return -F.pad(x[:, 1:], (0, 0, 0, 1))
+    """Reads the next position alone, and weakly."""
+    return -0.05 * F.pad(x[:, 1:], (0, 0, 0, 1))
+
+
+def first_feature_apart(x: Tensor) -> Tensor:
+    """The first feature of an output reads its own position, the others those before, too."""
+    return torch.cat([x[..., :1], x[..., 1:].cumsum(1)], -1)
 
 
 def two_outputs(x: Tensor) -> Tensor:
@@ -218,6 +223,7 @@ who_can_influence_whom = Exercise(
         (running_sum, *random_tensors((1, 1, 4))),
         (running_sum, *random_tensors((1, 3, 4))),
         (next_one, *random_tensors((1, 4, 2))),
+        (first_feature_apart, *random_tensors((1, 3, 2))),
         (two_outputs, *random_tensors((1, 5, 4))),
     ],
     right=measured,

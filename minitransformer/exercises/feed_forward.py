@@ -38,7 +38,7 @@ def weights_of(found: Any, d: int, units: int, out: int) -> Weights | None:
 def output_and_units(mine: Any) -> Any:
     """The first answer, and how the units fire for the second, once the first one is right."""
     if not isinstance(mine, tuple | list) or len(mine) != 2:
-        return mine
+        raise Difference("does not hold two things: the output, and a row.")
     output, row = (torch.as_tensor(part, dtype=torch.float32) for part in mine)
     if output.shape != (2,) or not torch.allclose(output, RIGHT_OUTPUT):
         return output, torch.zeros(3)
@@ -83,9 +83,9 @@ def rows_let_through(mine: Callable[..., Any], d: int, units: int) -> Any:
 
 
 def rows_for(d: int, units: int) -> Tensor:
-    """Any rows for 2d units, rows above -10 for d units: (5, d)."""
+    """Any rows for 2d units, also large ones, and rows above -10 for d units: (5, d)."""
     (rows,) = random_tensors((5, d))
-    return 50 * rows if units == 2 * d else (6 * rows).clamp(min=-9.5)
+    return 5000 * rows if units == 2 * d else (6 * rows).clamp(min=-9.5)
 
 
 def let_through_with(d: int, units: int, *, wrong: str) -> tuple[Tensor, ...]:
@@ -153,7 +153,15 @@ def three_units(first: list[list[float]], last: list[float]) -> Callable[..., We
 
 the_larger_one = Exercise(
     function="max_weights",
-    arguments=lambda: [(3.0, 1.0), (1.0, 4.0), (2.0, 2.0), (-5.0, -2.0), (-1.0, -3.0), (-2.0, 6.0)],
+    arguments=lambda: [
+        (3.0, 1.0),
+        (1.0, 4.0),
+        (2.0, 2.0),
+        (-5.0, -2.0),
+        (-1.0, -3.0),
+        (-2.0, 6.0),
+        (-900.0, -20.0),
+    ],
     use=output_for,
     compared="Compared is what the network with your weights gives for the row (a, b).",
     right=lambda a, b: float(max(a, b)),
@@ -287,7 +295,6 @@ def network_tensors(n: int, d: int, f: int) -> tuple[Tensor, ...]:
 gradient_by_hand = Exercise(
     function="gradients",
     arguments=lambda: [
-        network_tensors(1, 1, 2),
         network_tensors(1, 2, 3),
         network_tensors(2, 3, 4),
         network_tensors(7, 3, 5),

@@ -101,7 +101,7 @@ def entropy(logits: Tensor, temperature: float) -> float:
 
 def temperature_where(logits: Tensor, nats: float) -> float:
     """By bisection of its logarithm."""
-    low, high = -9.0, 9.0
+    low, high = math.log(0.01), math.log(100)
     logits = logits.double()
     for _ in range(30):
         middle = (low + high) / 2
@@ -115,6 +115,8 @@ temperature_and_entropy = Exercise(
         (torch.tensor([0.0, 1.0]), 0.5),
         (3 * random_tensors((12,))[0], 3.0),
         (3 * random_tensors((31,))[0], 1.0),
+        (torch.tensor([0.0, 10.0]), 0.95),
+        (torch.tensor([0.0, 0.2]), 0.1),
     ],
     right=lambda logits, bits: temperature_where(logits, bits * math.log(2)),
     mistakes={

@@ -17,6 +17,8 @@ perplexity = Exercise(
         (torch.tensor([0.5, 0.125]),),
         (torch.full((3,), 1 / 305),),
         (random_tensors((7,))[0].sigmoid(),),
+        (torch.tensor([0.5, 1e-12]),),
+        (torch.full((100,), 0.001),),
     ],
     right=lambda probs: probs.double().prod().pow(-1 / len(probs)).item(),
     mistakes={
@@ -227,11 +229,11 @@ def gradient_of(model: nn.Module, loss: Tensor) -> Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-def gradient_of_all(model: nn.Module, batches: Batches) -> Tensor:
+def gradient_of_all(model: nn.Module, batches: Batches, smoothing: float = 0.1) -> Tensor:
     """From all rows' scores at once."""
     logits = torch.cat([model(src, read).flatten(0, 1) for src, read, _ in batches])  # (n, v)
     targets = torch.cat([target.flatten() for _, _, target in batches])  # (n)
-    loss = F.cross_entropy(logits, targets, ignore_index=0, label_smoothing=0.1)
+    loss = F.cross_entropy(logits, targets, ignore_index=0, label_smoothing=smoothing)
     return gradient_of(model, loss)
 
 
@@ -267,11 +269,14 @@ def last_gradient(model: nn.Module, batches: Batches) -> Tensor:
 gradient_accumulation = Exercise(
     function="gradient",
     arguments=two_lists_of_batches,
-    right=gradient_of_all,
+    right=lambda model, batches: gradient_of_all(model, batches),
     use=lambda mine, model, batches: mine(used(model), batches),
     mistakes={
         "Every batch has the same weight here; one with more tokens weighs more.": weighted_by(
             lambda targets: shares_of([1] * len(targets))
+        ),
+        "The loss is label_smoothing_loss, with its usual smoothing of 0.1; here is none.": (
+            lambda model, batches: gradient_of_all(model, batches, smoothing=0.0)
         ),
         "The batches' gradients are added as they are: their weights have to add up to 1.": (
             weighted_by(lambda targets: [1.0] * len(targets))
@@ -314,6 +319,7 @@ how_much_data = Exercise(
         (numbers("two"), numbers("two two", "two six", "six ten")),
         (numbers("two six", "one ten", "one"), numbers("six one", "ten", "six six four", "nine")),
         (numbers(), numbers("two", "six one")),
+        (numbers("sixty"), numbers("six", "sixty", "sixty")),
     ],
     right=share_known,
     mistakes={

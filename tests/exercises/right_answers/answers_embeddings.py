@@ -44,8 +44,8 @@ def loss_without_opinion_1(logits, right):
 def loss_without_opinion_2(logits, right):
     losses = []
     for row, index in zip(logits.tolist(), right.tolist(), strict=True):
-        powers = [math.exp(z - row[index]) for z in row]
-        losses.append(math.log(sum(powers)))
+        powers = [math.exp(z - max(row)) for z in row]
+        losses.append(math.log(sum(powers)) + max(row) - row[index])
     return np.mean(losses)
 
 
