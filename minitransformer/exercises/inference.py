@@ -368,6 +368,9 @@ drafts_for_sampling = Exercise(
         "What is left is of q, where it is larger than p; here it is of p.": drawn(
             right_keep, lambda p, q: rescaled((p - q).clamp(min=0))
         ),
+        "The two results are exchanged: first with which probability a draft is kept.": (
+            lambda p, q: (right_rest(p, q), right_keep(p, q))
+        ),
         "Negative differences become 0, not positive: there is nothing left of q.": drawn(
             right_keep, lambda p, q: rescaled((q - p).abs())
         ),

@@ -38,6 +38,9 @@ perplexity = Exercise(
         "The loss is in nats, so the power is one of e; this is one of 2.": (
             lambda probs: 2 ** -probs.log().mean()
         ),
+        "These are bits, logarithms to the base 2, with a power of e: take the natural one.": (
+            lambda probs: (-probs.log2().mean()).exp()
+        ),
     },
     hints=(
         "First the loss of each token, from the probability that the right one got.",
@@ -337,6 +340,9 @@ how_much_data = Exercise(
         "A text is counted only if one text of train has all its words; they may come from "
         "several.": lambda train, test: (
             sum(any({*words} <= {*text} for text in train) for words in test) / len(test)
+        ),
+        "train and test are exchanged: texts of test have to have words of train.": (
+            lambda train, test: share_known(test, train) if train else 0.0
         ),
         "This is the share that cannot be reached.": lambda train, test: (
             1 - share_known(train, test)
