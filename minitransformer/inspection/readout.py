@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minitransformer.inspection.activations import SUBLAYERS
 from minitransformer.layers.layer_norm import LayerNorm, RMSNorm
 
-__all__ = ["Probe", "direct_effect", "logit_lens", "probe", "residual_parts"]
+__all__ = ["Probe", "direct_effect", "linear_probe", "logit_lens", "residual_parts"]
 
 
 def read_stack(model: Any) -> tuple[str, Any]:
@@ -183,7 +183,7 @@ def direct_effect(
 
 
 class Probe(NamedTuple):
-    """What `probe` found."""
+    """What `linear_probe` found."""
 
     accuracy: float
     """The share of the examples kept apart whose label the classifier gives."""
@@ -198,7 +198,7 @@ class Probe(NamedTuple):
         return self.accuracy - self.control
 
 
-def probe(
+def linear_probe(
     features: Tensor,
     labels: Tensor,
     types: Tensor,
@@ -226,7 +226,7 @@ def probe(
         >>> labels = torch.arange(200) % 2
         >>> features = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
         >>> features[:, 2] += 6 * labels
-        >>> found = probe(features, labels, types=torch.arange(200))
+        >>> found = linear_probe(features, labels, types=torch.arange(200))
         >>> found.accuracy > 0.95, found.control < 0.7
         (True, True)
 
@@ -240,8 +240,9 @@ def probe(
     known, number = types.unique(return_inverse=True)
     drawn = labels[torch.randint(len(labels), (len(known),), generator=generator)]  # as frequent
     train, test = order.chunk(2)
+    features = features.detach()
     mean, std = features[train].mean(0), features[train].std(0) + 1e-6
-    x = (features.detach() - mean) / std
+    x = (features - mean) / std
     found = [fitted(x, target, train, weight_decay) for target in (labels, drawn[number])]
     right = [
         (F.linear(x[test], *classifier).argmax(-1) == target[test]).float().mean().item()

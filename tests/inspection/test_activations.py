@@ -24,9 +24,9 @@ from minitransformer import KVCache, models
 from minitransformer.inspection import (
     ablate,
     direct_effect,
+    linear_probe,
     logit_lens,
     patch,
-    probe,
     record_activations,
     residual_parts,
     sites,
@@ -249,15 +249,15 @@ def test_probe_finds_what_is_there_and_its_control_only_remembers():
     types = torch.arange(40).repeat(20)
     labels = types % 3
     named = torch.nn.functional.one_hot(types).float()  # says which word: both can be remembered
-    found = probe(named, labels, types)
+    found = linear_probe(named, labels, types)
     assert found.accuracy == found.control == 1.0
     assert found.selectivity == 0.0
     direction = torch.nn.functional.one_hot(labels).float() + 0.1 * randn(800, 3)
-    read = probe(direction, labels, types)
+    read = linear_probe(direction, labels, types)
     assert read.accuracy > 0.98
     assert read.selectivity > 0.3
     assert read.weight.shape == (3, 3)
-    noise = probe(randn(800, 3), labels, types)
+    noise = linear_probe(randn(800, 3, grad=True) * 1.0, labels, types)  # as recorded, with a graph
     assert noise.accuracy < 0.45
 
 
@@ -277,6 +277,9 @@ test_refusals = refuses(
     ("positions must lie below 5.*got 8", lambda: run(HEADS, torch.zeros(1), positions=[8])),
     ("heads must be None", lambda: run("logits", torch.zeros(1), heads=[0])),
     ("kind must be zero, mean or resample, got 'noise'", lambda: ablate(MODEL, HEADS, "noise")),
-    ("at least 4, got \\[9, 8, 9\\]", lambda: probe(randn(9, 2), torch.ones(8), torch.ones(9))),
+    (
+        "at least 4, got \\[9, 8, 9\\]",
+        lambda: linear_probe(randn(9, 2), torch.ones(8), torch.ones(9)),
+    ),
     ("output_projection, Linear", lambda: logit_lens(torch.nn.Linear(2, 2), {})),
 )
