@@ -6,6 +6,7 @@ python -m minitransformer train --task grammar
 torchrun --nproc-per-node 2 -m minitransformer train
 python -m minitransformer translate "three hundred forty-two"
 python -m minitransformer complete "The town lies between" --checkpoint openai-community/gpt2
+python -m minitransformer show number-words.safetensors --text "forty-two"
 python -m minitransformer export number-words.safetensors --to ctranslate2 numbers-ctranslate2
 python -m minitransformer plan number-words.safetensors --tokens 1e9 --hardware H100
 python -m minitransformer exercises attention mine.py
@@ -17,9 +18,12 @@ import argparse
 import os
 import runpy
 import sys
+import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
@@ -33,6 +37,7 @@ from minitransformer.models.config import TransformerConfig
 from minitransformer.models.transformer import DecoderOnlyTransformer
 from minitransformer.parallel.token_file import read_once
 from minitransformer.planning import HARDWARE, plan
+from minitransformer.show import page_server, write_page
 from minitransformer.tasks.recipes import JOBS, RECIPES, Job
 from minitransformer.tokenization.byte_pair_encoding import BPETokenizer
 from minitransformer.tokenization.tokenizer import Tokenizer
@@ -223,6 +228,25 @@ def export_model(args: argparse.Namespace) -> None:
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.iterdir()))}")
 
 
+def show_model(args: argparse.Namespace) -> None:
+    """Write the live page for a model, or serve it on this machine until it is stopped."""
+    about = {"name": Path(args.checkpoint).stem, "text": args.text}
+    text_model = TextModel.load(args.checkpoint)
+    if args.save is not None:
+        write_page(text_model, args.save, **about)
+        print(f"{args.save}: python -m http.server --bind 127.0.0.1 --directory {args.save}")
+        return
+    with TemporaryDirectory() as folder:
+        write_page(text_model, page := Path(folder) / "page", **about)
+        with page_server(page, args.port) as server:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            print(f"{address} shows {args.checkpoint} until Ctrl+C", flush=True)
+            if not args.no_browser:
+                webbrowser.open(address)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
+
+
 def check_exercises(args: argparse.Namespace) -> None:
     """Check a file's answers to a chapter's exercises, and say what has been solved."""
     mine = runpy.run_path(str(args.file))
@@ -326,6 +350,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("folder", type=Path, help="a new one")
     sub.add_argument("--quantization", help='of ctranslate2, such as "int8"')
     sub.set_defaults(run=export_model)
+
+    sub = command("show", help="show a trained model at work in the browser, on this machine alone")
+    sub.add_argument("checkpoint", help="or the folder of a model, or its name on the Hub")
+    sub.add_argument("--text", default="", help="what the model reads first")
+    sub.add_argument("--port", type=int, default=0, help="of 127.0.0.1; a free one if left out")
+    sub.add_argument("--no-browser", action="store_true", help="print the address alone")
+    sub.add_argument("--save", type=Path, metavar="FOLDER", help="write the page there instead")
+    sub.set_defaults(run=show_model)
 
     sub = command("exercises", help="check your answers to the exercises of a chapter")
     sub.add_argument("chapter", choices=dir(check))

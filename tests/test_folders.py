@@ -10,8 +10,8 @@ import minitransformer
 
 PACKAGE = Path(minitransformer.__file__).parent
 ORDER = ["checks", "files", "tokenization", "layers", "inspection", "efficient_attention", "models"]
-ORDER += ["fast", "inference", "training", "diagnosis", "planning", "tasks", "plotting", "export"]
-ORDER += ["parallel", "exercises"]
+ORDER += ["fast", "inference", "training", "diagnosis", "planning", "tasks", "plotting", "show"]
+ORDER += ["export", "parallel", "exercises"]
 """Folders, and modules beside them: each may import what stands before it."""
 
 

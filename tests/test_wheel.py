@@ -12,6 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from minitransformer.show import page_files
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +52,7 @@ def test_wheel_holds_the_package_its_command_and_nothing_else(wheel):
         path.relative_to(ROOT).as_posix() for path in (ROOT / "minitransformer").rglob("*.py")
     }
     data = {"minitransformer/py.typed", "minitransformer/tasks/lexicon.txt"}
+    data |= {f"minitransformer/page/{file}" for file in (*page_files(), "live.md")}
     assert names == modules | data
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
     (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))

@@ -67,8 +67,15 @@ export class Detail {
         element("strong", {}, `= ${decimals(value, 4)}`),
       ),
       element("p", {}, element("code", {}, step.code)),
-      element("p", {}, element("a", { href: `${chapter}.html` }, `Chapter ${number} builds this`)),
+      element("p", {}, this.link(`${chapter}.html`, `Chapter ${number} builds this`)),
     );
+  }
+
+  /** A link to a chapter; the name alone where the book is not beside this page. */
+  link(href, name) {
+    return document.getElementById("live-app").dataset.model
+      ? `${name}.`
+      : element("a", { href }, name);
   }
 
   showSteps(box, current) {

@@ -9,8 +9,10 @@ import { boxes } from "./parts.mjs";
 import { Picture } from "./picture.mjs";
 import { draw, greedy, seeded } from "./sampling.mjs";
 import { Translator, sourceTokenizer } from "./translator.mjs";
-import { understand } from "./understand.mjs";
+import { plain, understand } from "./understand.mjs";
 
+const app = document.getElementById("live-app");
+const own = app.dataset.model; // the one model of a page that `minitransformer show` writes
 const MODELS = ["number_words", "grammar"];
 const PACE = 900; // ms between two tokens
 
@@ -53,20 +55,12 @@ async function translate() {
   const asked = input.value;
   say("Loading the model …");
   try {
-    await Promise.all(
-      MODELS.map(async (model) => {
-        tokenizers[model] ??= await sourceTokenizer(model);
-      }),
-    );
-    const understood = understand(asked, tokenizers);
+    const understood = own ? plain(asked, await loaded(own)) : await asTranslated(asked);
     input.setAttribute("aria-invalid", Boolean(understood.refusal));
-    if (understood.refusal) return say(`${understood.refusal} Try one of the examples.`, true);
-    const { model, reads, note } = understood;
-    translators[model] ??= Translator.load(model).catch((error) => {
-      delete translators[model]; // so that it can be tried again
-      throw error;
-    });
-    const translator = await translators[model];
+    if (understood.refusal)
+      return say(`${understood.refusal}${own ? "" : " Try one of the examples."}`, true);
+    const { model = own, reads, note } = understood;
+    const translator = await loaded(model);
     if (input.value !== asked) return undefined; // something else was typed meanwhile
     if (name !== model) build(model, translator);
     translation = translator.begin(reads);
@@ -74,7 +68,7 @@ async function translate() {
     write(0);
     cursor = translation.ids.length - 1;
     at = { encoder: 0, decoder: cursor };
-    document.getElementById("live-app").dataset.state = "shown";
+    app.dataset.state = "shown";
     show();
     return say(`${translation.text()}${note ? `. ${note}` : ""}`, false, note);
   } catch (error) {
@@ -82,19 +76,40 @@ async function translate() {
   }
 }
 
+/** A model, fetched when it is first asked for. */
+function loaded(model) {
+  translators[model] ??= Translator.load(model).catch((error) => {
+    delete translators[model]; // so that it can be tried again
+    throw error;
+  });
+  return translators[model];
+}
+
+/** What the site's translators make of a text. */
+async function asTranslated(text) {
+  await Promise.all(
+    MODELS.map(async (model) => {
+      tokenizers[model] ??= await sourceTokenizer(model);
+    }),
+  );
+  return understand(text, tokenizers);
+}
+
 /** The picture of another model. */
 function build(model, translator) {
   name = model;
   const { config } = translator.model;
+  const sides = translator.model.hasEncoder ? ["encoder", "decoder"] : ["decoder"];
   const places = Object.fromEntries(
-    ["encoder", "decoder"].map((side) => [side, document.getElementById(`live-${side}`)]),
+    sides.map((side) => [side, document.getElementById(`live-${side}`)]),
   );
   view = new Picture(places, config, { choose: choosePart, point });
   const last = config.num_decoder_layers - 1;
+  const kind = translator.model.hasEncoder ? "cross_attention" : "self_attention";
   const box = boxes(config, "decoder").find(
-    ({ key }) => key === `decoder.layers.${last}.cross_attention`,
+    ({ key }) => key === `decoder.layers.${last}.${kind}`,
   );
-  choosePart({ side: "decoder", box, head: model === "grammar" ? 0 : 2 }, false);
+  choosePart({ side: "decoder", box, head: model === "number_words" ? 2 : 0 }, false);
 }
 
 /** Write from a step on, as the settings say. */
@@ -116,7 +131,7 @@ function write(from) {
 function showBeam() {
   const { steps, ended } = translation.beam({ width: bars.width.value, alpha: bars.alpha.value });
   translation.rewind(0);
-  for (const id of ended[0].tokens) translation.step(() => id);
+  for (const id of [...translation.prompt, ...ended[0].tokens]) translation.step(() => id);
   const label = (id) => (id === translation.eos ? "end" : translation.label(id));
   tree.querySelector(".scroll").replaceChildren(drawTree(steps, ended[0], label));
   tree.querySelector("details")?.remove();
@@ -146,8 +161,7 @@ function take(id) {
     bars.arrange();
     tree.hidden = true;
   }
-  translation.rewind(cursor);
-  translation.step(() => id);
+  translation.replace(cursor, id);
   const random = seeded(seed);
   const sample = bars.method.input.value === "sample";
   while (!translation.ended)
@@ -309,6 +323,14 @@ new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".li
   picture,
 );
 picture.prepend(svg("svg", { class: "live-flow", "aria-hidden": true }));
-document.getElementById("live-app").hidden = false; // without this script it would do nothing
-if (navigator.connection?.saveData) say("Translate loads 2 megabytes.");
+if (own) {
+  form.querySelector("label").textContent = "A text";
+  form.querySelector("[type=submit]").textContent = app.dataset.does;
+  input.value = app.dataset.text;
+  result.removeAttribute("lang");
+  [examples.hidden, words.hidden] = [true, true];
+}
+app.hidden = false; // without this script it would do nothing
+if (own && !input.value) say("Type a text.");
+else if (!own && navigator.connection?.saveData) say("Translate loads 2 megabytes.");
 else translate();

@@ -3,68 +3,9 @@
 
 import { beamSearch } from "../explorables/beam_tree.mjs";
 import { Model, copied, readTensors } from "./model.mjs";
+import { tokenizerOf } from "./tokenizers.mjs";
 
-const LONGEST_TARGET = 64; // as in minitransformer.translate
-
-/** Words to ids and back: the WordTokenizer of chapter 1, from its file. */
-class WordTokenizer {
-  constructor(file) {
-    const joined = file.decoder.decoders.find(({ type }) => type === "Replace");
-    this.pattern = new RegExp(file.pre_tokenizer.pattern.Regex, "gu");
-    this.needlessSpace = new RegExp(joined.pattern.Regex, "gu");
-    this.ids = new Map(Object.entries(file.model.vocab));
-    this.tokens = inOrder(this.ids);
-  }
-
-  split(text) {
-    return text.match(this.pattern) ?? [];
-  }
-
-  /** The words it knows, without its special tokens. */
-  get words() {
-    return this.tokens.filter((token) => !token.startsWith("<"));
-  }
-
-  /** These tokens as text. */
-  read(ids) {
-    return ids
-      .map((id) => this.tokens[id])
-      .join(" ")
-      .replace(this.needlessSpace, "");
-  }
-}
-
-/** Ids to text: half of the BPETokenizer of chapter 1, from its file. */
-class BPEDecoder {
-  constructor(file) {
-    this.ids = new Map(Object.entries(file.model.vocab));
-    this.tokens = inOrder(this.ids);
-    // The file spells each byte as a character: the printable ones of Latin-1 as themselves, the
-    // others as the characters from 256 on.
-    this.byteOf = new Map();
-    let next = 256;
-    for (let byte = 0; byte < 256; byte++) {
-      const printable = (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
-      this.byteOf.set(String.fromCharCode(printable ? byte : next++), byte);
-    }
-  }
-
-  bytes(ids) {
-    const spelled = ids.map((id) => this.tokens[id]).join("");
-    return Array.from(spelled, (character) => this.byteOf.get(character));
-  }
-
-  /** The bytes of all these tokens as text; what is no character yet shows as "\ufffd". */
-  read(ids) {
-    return new TextDecoder().decode(Uint8Array.from(this.bytes(ids)));
-  }
-}
-
-function inOrder(ids) {
-  const tokens = [];
-  for (const [token, id] of ids) tokens[id] = token;
-  return tokens;
-}
+const LONGEST = 64; // tokens that a decoder reads, a prompt among them
 
 async function fetched(model, name) {
   const response = await fetch(new URL(`${model}/${name}`, import.meta.url));
@@ -73,25 +14,32 @@ async function fetched(model, name) {
 }
 const json = async (model, name) => (await fetched(model, name)).json();
 
-/** What cuts the texts that a model reads; nothing else of it is fetched. */
-export async function sourceTokenizer(model) {
-  return new WordTokenizer(await json(model, "src_tokenizer.json"));
-}
+const tokenizer = async (model, name) => tokenizerOf(await json(model, name));
 
-/** A model with its tokenizers. */
+/** What cuts the texts that a translator reads; nothing else of it is fetched. */
+export const sourceTokenizer = (model) => tokenizer(model, "src_tokenizer.json");
+
+/** A model with its tokenizers; a decoder-only model has one, for all that it reads and writes. */
 export class Translator {
   /** Fetch everything that lies in a model's folder, and make it ready to run. */
   static async load(name) {
-    const [config, source, target, weights] = await Promise.all([
-      json(name, "config.json"),
-      sourceTokenizer(name),
-      json(name, "tgt_tokenizer.json"),
+    const about = json(name, "config.json");
+    const files = about.then(({ num_encoder_layers: layers }) =>
+      Promise.all(
+        (layers ? ["src_tokenizer.json", "tgt_tokenizer.json"] : ["tokenizer.json"]).map((file) =>
+          tokenizer(name, file),
+        ),
+      ),
+    );
+    const [config, tokenizers, weights] = await Promise.all([
+      about,
+      files,
       fetched(name, "model.safetensors").then((response) => response.arrayBuffer()),
     ]);
     const translator = new Translator();
-    translator.source = source;
-    translator.target = new (target.model.type === "BPE" ? BPEDecoder : WordTokenizer)(target);
+    [translator.source, translator.target] = [tokenizers[0], tokenizers.at(-1)];
     translator.model = new Model(config, readTensors(weights));
+    translator.longest = Math.min(LONGEST, config.max_len);
     return translator;
   }
 
@@ -103,13 +51,17 @@ export class Translator {
 
 /** One text while it is being translated: what is written, and all that was computed for it. */
 class Translation {
-  constructor({ source, target, model }, text) {
-    this.model = model;
-    this.target = target;
-    [this.pad, this.bos, this.eos] = ["<pad>", "<bos>", "<eos>"].map((t) => target.ids.get(t));
-    this.sourceLabels = [...source.split(text), "<eos>"];
-    this.sourceIds = this.sourceLabels.map((word) => source.ids.get(word));
-    this.memory = model.encode(this.sourceIds);
+  constructor({ source, target, model, longest }, text) {
+    Object.assign(this, { model, target, longest, pad: model.config.pad_id, eos: target.last });
+    if (model.hasEncoder) {
+      [this.first, this.prompt] = [target.first, []];
+      this.sourceIds = source.sequence(text);
+      this.memory = model.encode(this.sourceIds);
+    } else {
+      [this.first, ...this.prompt] = source.begin(text); // the prompt is written as it is given
+      [this.sourceIds, this.memory] = [[], {}];
+    }
+    this.sourceLabels = this.sourceIds.map((id) => source.label(id));
     this.rewind(0);
   }
 
@@ -121,38 +73,41 @@ class Translation {
   }
 
   get ended() {
-    return this.ids.at(-1) === this.eos || this.ids.length === LONGEST_TARGET;
+    const count = this.ids.length;
+    return count >= this.longest || (count > this.prompt.length && this.ids.at(-1) === this.eos);
   }
 
-  /** Write one more token: read the newest one, and let `choose` take one by the scores. */
+  /** Write one more token: the prompt's, or what `choose` takes by the scores. */
   step(choose) {
     const scores = this.model
-      .decode(this.trace, [this.ids.at(-1) ?? this.bos], this.memory)
+      .decode(this.trace, [this.ids.at(-1) ?? this.first], this.memory)
       .slice();
-    scores[this.pad] = -Infinity; // as in `minitransformer.generate`
+    if (this.pad >= 0) scores[this.pad] = -Infinity; // as in `minitransformer.generate`
     this.scores.push(scores);
-    this.ids.push(choose(scores));
+    this.ids.push(this.prompt[this.ids.length] ?? choose(scores));
+  }
+
+  /** Write this token after the first `count`, be it in the middle of the prompt. */
+  replace(count, id) {
+    this.rewind(count);
+    this.prompt = this.prompt.slice(0, count);
+    this.step(() => id);
   }
 
   /** The first tokens as text; <pad>, <bos> and <eos> leave no trace. */
   text(count = this.ids.length) {
-    const silent = [this.pad, this.bos, this.eos];
-    return this.target.read(this.ids.slice(0, count).filter((id) => !silent.includes(id)));
+    const silent = [this.pad, this.target.bos, this.eos];
+    const ids = [this.first, ...this.ids.slice(0, count)];
+    return this.target.read(ids.slice(this.model.hasEncoder ? 1 : 0).filter((id) => !silent.includes(id)));
   }
 
-  /** A token alone: a space as a sign that can be seen, bytes that are no characters in hex. */
   label(id) {
-    const text = this.target.read([id]);
-    if (!/[\p{C}\ufffd]/u.test(text)) return text.replaceAll(" ", "␣");
-    return this.target
-      .bytes([id])
-      .map((byte) => `⟨${byte.toString(16).padStart(2, "0")}⟩`)
-      .join("");
+    return this.target.label(id);
   }
 
   /** What the decoder reads: "begin", then what is written but for the last. */
   get readIds() {
-    return [this.bos, ...this.ids.slice(0, -1)];
+    return [this.first, ...this.ids.slice(0, -1)];
   }
 
   /** The rows of the trace of either side. */
@@ -160,20 +115,22 @@ class Translation {
     return this.trace[name] ?? this.memory[name];
   }
 
-  /** Beam search: its steps, and the texts that ended, the best one first. */
+  /** Beam search after the prompt: its steps, and the texts that ended, the best one first. */
   beam({ width, alpha }) {
     const states = new Map([["", { trace: {} }]]);
     const next = (tokens) => {
       const { trace: before } = states.get(tokens.slice(0, -1).join(" "));
       const trace = tokens.length ? copied(before) : before;
-      const scores = this.model.decode(trace, [tokens.at(-1) ?? this.bos], this.memory);
+      const read = tokens.length ? [tokens.at(-1)] : [this.first, ...this.prompt];
+      const scores = this.model.decode(trace, read, this.memory);
       states.set(tokens.join(" "), { trace });
       const total = logSum(scores);
       const order = Array.from(scores.keys()).filter((id) => id !== this.pad);
       order.sort((a, b) => scores[b] - scores[a]);
       return order.slice(0, 2 * width).map((id) => [id, scores[id] - total]);
     };
-    return beamSearch(next, { width, alpha, longest: LONGEST_TARGET, end: this.eos });
+    const longest = this.longest - this.prompt.length;
+    return beamSearch(next, { width, alpha, longest, end: this.eos });
   }
 }
 

@@ -149,3 +149,15 @@ function fits(model, reads, tokenizer, note) {
   if (length <= LONGEST_SOURCE) return { model, reads, note };
   return { refusal: `The model reads ${LONGEST_SOURCE} tokens at most, not ${length}.` };
 }
+
+/** The same for another model: it reads what is typed, if it has a token for everything. */
+export function plain(text, { source, model, longest }) {
+  const ids = model.hasEncoder ? source.sequence(text) : source.begin(text);
+  const most = model.hasEncoder ? model.config.max_len : longest - 1;
+  if (!text.trim()) return { refusal: "Type a text." };
+  const unknown = source.split(text).filter((piece) => source.encode(piece).includes(source.unk));
+  if (unknown.length) return { refusal: `The model does not know ${quoted(unknown)}.` };
+  if (ids.length > most)
+    return { refusal: `The page shows ${most} tokens of a text at most, not ${ids.length}.` };
+  return { reads: text };
+}
