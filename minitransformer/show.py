@@ -69,6 +69,9 @@ HTML = """\
 <h1 class="visually-hidden">{title}</h1>
 {fragment}
 <noscript><p>The model needs JavaScript.</p></noscript>
+<p id="live-file" hidden>Opened as a file, this page cannot load its model. Serve its folder:
+<code>python -m http.server --bind 127.0.0.1</code></p>
+<script>document.getElementById("live-file").hidden = location.protocol !== "file:";</script>
 <script type="module" src="live/live.mjs"></script>
 """
 
