@@ -96,7 +96,9 @@ export class Bars {
       .sort((a, b) => own[b] - own[a])
       .slice(0, SHOWN);
     if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
-    this.heading.textContent = cursor ? `After “${translation.text(cursor)}”` : "At the beginning";
+    const before = translation.text(cursor);
+    const end = before.length > 60 ? `… ${before.slice(-60)}` : before;
+    this.heading.textContent = before ? `After “${end}”` : "At the beginning";
     this.list.replaceChildren(
       ...order.map((id) => {
         const label = translation.label(id);

@@ -5,7 +5,8 @@ import { beamSearch } from "../explorables/beam_tree.mjs";
 import { Model, copied, readTensors } from "./model.mjs";
 import { tokenizerOf } from "./tokenizers.mjs";
 
-const LONGEST = 64; // tokens that a decoder reads, a prompt among them
+const LONGEST_TARGET = 64; // as in minitransformer.translate
+const LONGEST_TEXT = 40; // of a decoder-only model, the prompt included: more are hard to see
 
 async function fetched(model, name) {
   const response = await fetch(new URL(`${model}/${name}`, import.meta.url));
@@ -39,7 +40,10 @@ export class Translator {
     const translator = new Translator();
     [translator.source, translator.target] = [tokenizers[0], tokenizers.at(-1)];
     translator.model = new Model(config, readTensors(weights));
-    translator.longest = Math.min(LONGEST, config.max_len);
+    translator.longest = Math.min(
+      translator.model.hasEncoder ? LONGEST_TARGET : LONGEST_TEXT,
+      config.max_len,
+    );
     return translator;
   }
 
