@@ -9,8 +9,13 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-FILES = ("live/*.mjs", "live/live.css", "explorables/elements.mjs", "explorables/beam_tree.mjs")
-FILES += ("explorables/explorables.css",)  # as in minitransformer/show.py
+FILES = (  # as in minitransformer/show.py
+    "live/*.mjs",
+    "live/live.css",
+    "explorables/elements.mjs",
+    "explorables/beam_tree.mjs",
+    "explorables/explorables.css",
+)
 
 
 class WithPage(build_py):

@@ -30,8 +30,13 @@ TOKENIZERS = (CharacterTokenizer, WordTokenizer, WordPieceTokenizer, BPETokenize
 INSTALLED = Path(__file__).parent / "page"
 STATIC = INSTALLED if INSTALLED.exists() else Path(__file__).parents[1] / "_static"
 FRAGMENT = (INSTALLED if INSTALLED.exists() else Path(__file__).parents[1] / "chapters") / "live.md"
-FILES = ("live/*.mjs", "live/live.css", "explorables/elements.mjs", "explorables/beam_tree.mjs")
-FILES += ("explorables/explorables.css",)
+FILES = (
+    "live/*.mjs",
+    "live/live.css",
+    "explorables/elements.mjs",
+    "explorables/beam_tree.mjs",
+    "explorables/explorables.css",
+)
 """What setup.py puts into the wheel, beside the fragment."""
 HTML = """\
 <!doctype html>
@@ -66,12 +71,14 @@ HTML = """\
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 </script>
 <body>
+<main>
 <h1 class="visually-hidden">{title}</h1>
 {fragment}
 <noscript><p>The model needs JavaScript.</p></noscript>
 <p id="live-file" hidden>Opened as a file, this page cannot load its model. Serve its folder:
 <code>python -m http.server --bind 127.0.0.1</code></p>
 <script>document.getElementById("live-file").hidden = location.protocol !== "file:";</script>
+</main>
 <script type="module" src="live/live.mjs"></script>
 """
 

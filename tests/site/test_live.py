@@ -403,7 +403,7 @@ def test_what_is_touched_is_said_beside_the_picture(open_page):
 def test_a_step_can_be_read_in_words(page):
     page.locator("#live-transcript summary").click()
     items = page.locator("#live-transcript li")
-    assert items.count() == 4 * 6 + 10  # heads of six attentions, and the other boxes
+    expect(items).to_have_count(4 * 6 + 10)  # heads of six attentions, and the other boxes
     expect(items.filter(has_text="Encoder layer 0: self-attention, head 3")).to_contain_text(
         re.compile(r"“three” attends to “")
     )

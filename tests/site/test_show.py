@@ -7,6 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from helpers import LAYER, assert_same, shaken
 from playwright.sync_api import expect
 
@@ -132,6 +133,20 @@ def test_a_decoder_only_model_continues_a_text(serve, window):
     assert window.locator("#live-encoder").inner_text() == ""
     window.get_by_role("combobox", name="next token").select_option("beam")
     expect(window.locator("#live-tree svg.tree .winner").first).to_be_attached()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_nobody_is_shut_out_of_a_page_of_one_s_own(serve, window, width, scheme):
+    window.set_viewport_size({"width": width, "height": 844})
+    window.emulate_media(color_scheme=scheme)
+    window.goto(serve(writer(), text="the boys read"))
+    expect(window.locator("#live-app")).to_have_attribute("data-state", "shown", **ANSWER)
+    found = Axe().run(window, options={"resultTypes": ["violations"]})
+    serious = [rule for rule in found.response["violations"] if rule["impact"] != "minor"]
+    assert [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in serious] == []
+    assert window.evaluate("document.documentElement.scrollWidth") <= width
+    decoder = window.locator("#live-decoder").bounding_box()
+    assert decoder["width"] > width / 2
 
 
 def test_another_token_replaces_one_of_the_prompt(serve, window):
