@@ -11,10 +11,14 @@ const ALL = 20; // the slider's end: no token is cut off
 const SAYS = {
   greedy: "The token with the longest bar is written.",
   sample:
-    "Below 1 the temperature favours probable tokens, above 1 it levels them. " +
-    "Top-k keeps the k most probable, top-p the fewest that reach p together.",
-  beam: "The best few beginnings are kept, and each is extended by every token.",
+    "Drawn from softmax(scores / T): a temperature T below 1 favours probable tokens, above 1 it " +
+    "levels them. Top-k keeps the k most probable, top-p the fewest that reach p together. An " +
+    "outline is the probability at T = 1.",
+  beam:
+    "The best few beginnings are kept, and each is extended by every token. A larger α favours " +
+    "longer texts. The bars are the model’s own probabilities.",
 };
+const FORCED = "You wrote this token; the model went on from it. Undo takes it back.";
 
 /** A probability in percent, never rounded to 100 or to 0. */
 export function percent(share) {
@@ -33,26 +37,20 @@ export class Bars {
     const methods = { greedy: "most probable", sample: "at random", beam: "beam search" };
     this.method = select("next token", methods, () => changed("method"));
     const moved = () => changed("setting");
-    const drawn = () => {
-      if (this.method.input.value !== "sample") {
-        this.method.input.value = "sample";
-        changed("method");
-      } else moved();
-    };
     this.temperature = slider(
-      "temperature",
+      "temperature T",
       { min: 0.1, max: 2, step: 0.1, value: 1, write: (v) => decimals(v, 1) },
-      drawn,
+      moved,
     );
     this.topK = slider(
       "top-k",
       { min: 1, max: ALL, value: ALL, write: (v) => (v === ALL ? "all" : `${v}`) },
-      drawn,
+      moved,
     );
     this.topP = slider(
       "top-p",
       { min: 0.05, max: 1, step: 0.05, value: 1, write: (v) => decimals(v, 2) },
-      drawn,
+      moved,
     );
     this.width = slider("beams", { min: 2, max: 5, value: 3 }, moved);
     this.alpha = slider(
@@ -63,11 +61,12 @@ export class Bars {
     this.again = element("button", { type: "button" }, "Draw again");
     this.again.addEventListener("click", () => changed("again"));
     this.of = {
-      greedy: [this.temperature, this.topK, this.topP],
+      greedy: [],
       sample: [this.temperature, this.topK, this.topP, { node: this.again }],
       beam: [this.width, this.alpha],
     };
-    this.settings = element("div", { class: "live-settings" });
+    const settings = Object.values(this.of).flatMap((controls) => controls.map((c) => c.node));
+    this.settings = element("div", { class: "live-settings" }, ...settings);
     this.says = element("p", { class: "live-says" });
     this.heading = element("p", { class: "live-heading" });
     this.list = element("ol", { class: "live-bars" });
@@ -75,21 +74,26 @@ export class Bars {
     this.arrange();
   }
 
-  /** The settings of the chosen method alone. */
+  /** The settings of the chosen method alone. They stay where they are: one may be held. */
   arrange() {
-    this.settings.replaceChildren(...this.of[this.method.input.value].map(({ node }) => node));
+    for (const [method, controls] of Object.entries(this.of))
+      for (const { node } of controls) node.hidden = method !== this.method.input.value;
     this.says.textContent = SAYS[this.method.input.value];
   }
 
-  /** The distribution that a token is drawn from. */
+  /** The distribution that a token is drawn from; the model's own where none is drawn. */
   probs(scores) {
+    if (this.method.input.value !== "sample") return softmax(scores);
     const topK = this.topK.value === ALL ? Infinity : this.topK.value;
     const settings = { temperature: this.temperature.value, topK, topP: this.topP.value };
     return nextTokenProbs(scores, settings);
   }
 
-  /** Show the most probable tokens of a step, as the model has them and as they are drawn. */
-  show(translation, cursor) {
+  /**
+   * Show the most probable tokens of a step, as the model has them and as they are drawn;
+   * `isForced` if the reader wrote the token of this step.
+   */
+  show(translation, cursor, isForced) {
     const scores = translation.scores[cursor];
     const [own, drawn] = [softmax(scores), this.probs(scores)];
     const order = Array.from(own.keys())
@@ -99,6 +103,9 @@ export class Bars {
     const before = translation.text(cursor);
     const end = before.length > 60 ? `… ${before.slice(-60)}` : before;
     this.heading.textContent = before ? `After “${end}”` : "At the beginning";
+    this.arrange();
+    if (isForced) this.says.textContent = FORCED;
+    const others = 1 - order.reduce((sum, id) => sum + drawn[id], 0);
     this.list.replaceChildren(
       ...order.map((id) => {
         const label = translation.label(id);
@@ -121,6 +128,16 @@ export class Bars {
         button.addEventListener("click", () => this.take(id));
         return element("li", {}, button);
       }),
+      element(
+        "li",
+        { class: "live-rest" },
+        element("span", { class: "live-bar-name" }, "all others"),
+        element("span", {
+          class: "live-bar",
+          style: `--own: 0%; --drawn: ${100 * Math.max(0, others)}%`,
+        }),
+        element("span", { class: "live-bar-share" }, percent(others > 1e-9 ? others : 0)),
+      ),
     );
   }
 }

@@ -5,7 +5,8 @@ import { decimals, element, slider } from "../explorables/elements.mjs";
 import { percent } from "./bars.mjs";
 import { explain } from "./formulas.mjs";
 import { norm } from "./model.mjs";
-import { paintVectors } from "./picture.mjs";
+import { WORDS } from "./parts.mjs";
+import { ABOVE, BELOW, paintVectors } from "./picture.mjs";
 
 export class Detail {
   constructor(place, choose) {
@@ -23,6 +24,7 @@ export class Detail {
     this.entry = slider("component", { min: 0, max: 127, value: 0 }, () =>
       choose({ entry: this.entry.value }),
     );
+    this.entry.node.title = WORDS.component;
     place.setAttribute("aria-labelledby", "live-detail-title");
     const said = element("div", { class: "live-said" }, this.title, this.words);
     place.replaceChildren(said, this.steps, this.says, this.numbers, this.formula);
@@ -45,9 +47,10 @@ export class Detail {
     const row = rows(step.name)[i];
     const keys = step.byKey && row[head];
     const written = step.byToken ? translation.ids[i] : 0;
-    const entry = keys ? 0 : Math.min(chosen.entry ?? written, row.length - 1);
+    const start = step.ofHead ? startOf(translation.model, row, head) : written;
+    const entry = keys ? 0 : Math.min(chosen.entry ?? start, row.length - 1);
     const key = keys && Math.min(chosen.key ?? largest(keys), keys.length - 1);
-    if (keys) this.showKeys(translation, step, keys, key, box);
+    if (keys) this.showKeys(translation, step, keys, key, box, at.newest);
     else this.showVector(translation, step, where, i, row, entry);
     const ids = where === "encoder" ? translation.sourceIds : translation.readIds;
     const { formula, numbers, value } = explain(step, translation.model, rows, {
@@ -66,7 +69,7 @@ export class Detail {
         { class: "live-equation", "data-value": value },
         element("strong", {}, `= ${decimals(value, 4)}`),
       ),
-      element("p", {}, element("code", {}, step.code)),
+      ...step.code.map((line) => element("p", {}, element("code", {}, line))),
       element("p", {}, this.link(`${chapter}.html`, `Chapter ${number} builds this`)),
     );
   }
@@ -95,14 +98,23 @@ export class Detail {
     );
   }
 
-  /** The scores or weights of one query, a bar for each key. */
-  showKeys(translation, step, numbers, chosen, box) {
-    const labels = labelsOf(
-      translation,
-      box.key.endsWith("cross_attention") || box.key.startsWith("encoder") ? "encoder" : "decoder",
-    );
+  /** The scores or weights of one query, a bar for each key; signed bars start at a zero line. */
+  showKeys(translation, step, numbers, chosen, box, newest) {
+    const source =
+      box.key.endsWith("cross_attention") || box.key.startsWith("encoder") ? "encoder" : "decoder";
+    const labels = labelsOf(translation, source);
     const isWeight = step.formula === "weight";
-    const most = Math.max(...Array.from(numbers, Math.abs));
+    const [least, most] = isWeight ? [0, 1] : [Math.min(0, ...numbers), Math.max(0, ...numbers)];
+    const share = (number) => (100 * number) / (most - least || 1);
+    const bar = (number) =>
+      element("span", {
+        class: isWeight ? "live-bar" : "live-bar live-signed",
+        style:
+          `--own: 0%; --drawn: ${share(Math.abs(number))}%; --zero: ${share(-least)}%; ` +
+          `--from: ${share(Math.min(number, 0) - least)}%; ` +
+          `--sign: rgb(${number < 0 ? BELOW : ABOVE})`,
+      });
+    const hidden = labels.slice(numbers.length, source === "decoder" ? newest + 1 : 0);
     this.numbers.replaceChildren(
       element(
         "ol",
@@ -118,10 +130,7 @@ export class Detail {
               "data-number": number,
             },
             element("span", { class: "live-bar-name" }, labels[key]),
-            element("span", {
-              class: "live-bar",
-              style: `--own: 0%; --drawn: ${(100 * Math.abs(number)) / (isWeight ? 1 : most)}%`,
-            }),
+            bar(number),
             element("span", { class: "live-bar-share" }, text),
           );
           button.addEventListener("click", () => {
@@ -130,6 +139,15 @@ export class Detail {
           });
           return element("li", {}, button);
         }),
+        ...hidden.map((label) =>
+          element(
+            "li",
+            { class: "live-rest", title: WORDS.mask },
+            element("span", { class: "live-bar-name" }, label),
+            element("span", {}, "hidden by the mask"),
+            element("span", { class: "live-bar-share" }, "0\u00a0%"),
+          ),
+        ),
       ),
     );
   }
@@ -161,7 +179,7 @@ export class Detail {
     this.entry.value = entry;
     const label = labelsOf(translation, where)[i];
     const at = step.byToken
-      ? `After “${label}”, with “${translation.label(entry)}” chosen`
+      ? `Framed: “${translation.label(entry)}” after “${label}”`
       : `“${label}”`;
     const [least, most] = [Math.min(...row), Math.max(...row)].map((number) => decimals(number, 2));
     const length = decimals(norm(row), 1);
@@ -174,6 +192,11 @@ export class Detail {
     );
     if (focused) this.entry.input.focus();
   }
+}
+
+/** The first component that belongs to a head; several heads may share keys and values. */
+function startOf({ config, d_k: width }, row, head) {
+  return Math.floor((head * (row.length / width)) / config.num_heads) * width;
 }
 
 const largest = (numbers) => numbers.indexOf(Math.max(...numbers));
@@ -208,7 +231,9 @@ export function inWords(translation, at, { side, box, head }) {
       .slice(0, 3)
       .filter(({ weight }) => weight > 0.02);
     const listed = most.map(({ weight, key }) => `“${labels[key]}” ${percent(weight)}`).join(", ");
-    return `“${label}” attends to ${listed}.${grows}`;
+    if (side === "encoder") return `“${label}” attends to ${listed}.${grows}`;
+    const written = translation.label(translation.ids[at[side]]);
+    return `After “${label}”, writing “${written}”, it attends to ${listed}.${grows}`;
   }
   if (box.kind === "inner") {
     const inner = row(box.shows);

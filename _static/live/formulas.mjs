@@ -110,7 +110,7 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
         ? `y${sub(j)} = x${sub(first)} cos α − x${sub(second)} sin α`
         : `y${sub(j)} = x${sub(first)} sin α + x${sub(second)} cos α`;
       return {
-        formula: `${turned}, α = ${i} · ${config.rotary_base}^(−${2 * pair}/e)`,
+        formula: `${turned}, α = ${i} · ${config.rotary_base}^(−${2 * pair}/${d_k})`,
         numbers: isFirst
           ? `${signed(a)} cos ${n(angle)} − ${signed(b)} sin ${n(angle)}`
           : `${signed(a)} sin ${n(angle)} + ${signed(b)} cos ${n(angle)}`,
@@ -125,7 +125,7 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
         config.positional_encoding === "alibi" && step.owner.endsWith("self_attention");
       const slope = biased ? slopes(config.num_heads)[head] : 0;
       return {
-        formula: `score = q · k / √e${biased ? " − slope · distance" : ""}`,
+        formula: `score = q · k / √(width of a head)${biased ? " − slope · distance" : ""}`,
         numbers: `(${products(query, keys[key])}) / √${d_k}`,
         value: dot(query, keys[key]) / Math.sqrt(d_k) - slope * Math.abs(i - key),
       };
@@ -133,7 +133,7 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
     case "weight": {
       const { scores } = attended(head);
       const powers = Array.from(scores, Math.exp);
-      const power = (score) => `e^${signed(score)}`;
+      const power = (score) => `exp(${n(score)})`;
       const shown = Array.from(scores.slice(0, SHOWN), power);
       const more = scores.length > SHOWN ? " + …" : "";
       return {
@@ -147,7 +147,7 @@ export function explain(step, model, rows, { i, j, head, key, id }) {
       const powers = Array.from(x, (score) => Math.exp(score - highest));
       return {
         formula: "p = exp(score) / sum of exp(score) over all tokens",
-        numbers: `e^${signed(x[j])} / (e^${signed(highest)} + … (${x.length} tokens))`,
+        numbers: `exp(${n(x[j])}) / (exp(${n(highest)}) + … (${x.length} tokens))`,
         value: powers[j] / powers.reduce((a, b) => a + b),
       };
     }

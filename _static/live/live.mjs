@@ -1,11 +1,11 @@
 // The page "The model, live": what one types is understood, translated, and shown in the picture.
 
 import { inWords as treeInWords, tree as drawTree } from "../explorables/beam_tree.mjs";
-import { element, svg } from "../explorables/elements.mjs";
+import { decimals, element, svg } from "../explorables/elements.mjs";
 import { Bars, percent } from "./bars.mjs";
 import { Detail, inWords, titleOf } from "./detail.mjs";
 import { softmax } from "./model.mjs";
-import { boxes } from "./parts.mjs";
+import { WORDS, boxes } from "./parts.mjs";
 import { Picture } from "./picture.mjs";
 import { draw, greedy, seeded } from "./sampling.mjs";
 import { Translator, sourceTokenizer } from "./translator.mjs";
@@ -15,6 +15,7 @@ const app = document.getElementById("live-app");
 const own = app.dataset.model; // the one model of a page that `minitransformer show` writes
 const MODELS = ["number_words", "grammar"];
 const PACE = 900; // ms between two tokens
+const LONGEST_DRAWN = 24; // tokens: what is drawn may have no end, and the picture no room for it
 
 const [form, input, status, examples, result, controls, picture, tree, transcript, words] = [
   "form",
@@ -40,6 +41,8 @@ let pointed; // what the pointer is over: a side and a token
 let chosen; // the box in the detail, its step, head, key and entry
 let playing;
 let seed = 1;
+let forced = new Set(); // the steps whose tokens the reader wrote
+let undone = []; // what was written before each of them, and the forced steps then
 
 const detail = new Detail(document.getElementById("live-detail"), (picked) => {
   Object.assign(chosen, picked);
@@ -57,6 +60,9 @@ async function translate() {
   try {
     const understood = own ? plain(asked, await loaded(own)) : await asTranslated(asked);
     input.setAttribute("aria-invalid", Boolean(understood.refusal));
+    result.parentElement.classList.toggle("live-old", Boolean(understood.refusal));
+    const old = understood.refusal && translation ? "Still showing: " : "";
+    document.getElementById("live-reads").dataset.before = old;
     if (understood.refusal)
       return say(`${understood.refusal}${own ? "" : " Try one of the examples."}`, true);
     const { model = own, reads, note } = understood;
@@ -70,7 +76,7 @@ async function translate() {
     at = { encoder: 0, decoder: cursor };
     app.dataset.state = "shown";
     show();
-    return say(`${translation.text()}${note ? `. ${note}` : ""}`, false, note);
+    return say(`${outcome()}${note ? `. ${note}` : ""}`, false, note);
   } catch (error) {
     return say(`The model could not be loaded: ${error.message}. Try again.`, true);
   }
@@ -116,15 +122,28 @@ function build(model, translator) {
 function write(from) {
   const method = bars.method.input.value;
   tree.hidden = method !== "beam";
+  [forced, undone] = [new Set([...forced].filter((step) => step < from)), []];
   if (method === "beam") {
     showBeam();
     return;
   }
   translation.rewind(from);
+  goOn();
+}
+
+/** Write to the end; a text that is drawn at random has a limit. */
+function goOn() {
   const random = seeded(seed);
-  while (!translation.ended) {
-    translation.step(method === "greedy" ? greedy : (scores) => draw(bars.probs(scores), random));
-  }
+  const isDrawn = bars.method.input.value === "sample";
+  const longest = isDrawn && !own ? LONGEST_DRAWN : Infinity;
+  while (!translation.ended && translation.ids.length < longest)
+    translation.step(isDrawn ? (scores) => draw(bars.probs(scores), random) : greedy);
+}
+
+/** What is written, and whether it was cut off. */
+function outcome() {
+  const text = translation.text();
+  return translation.ended ? text : `${text} … Cut off after ${translation.ids.length} tokens.`;
 }
 
 /** Let beam search choose the text, and show its tree. */
@@ -132,7 +151,19 @@ function showBeam() {
   const { steps, ended } = translation.beam({ width: bars.width.value, alpha: bars.alpha.value });
   translation.rewind(0);
   for (const id of [...translation.prompt, ...ended[0].tokens]) translation.step(() => id);
-  const label = (id) => (id === translation.eos ? "end" : translation.label(id));
+  const label = (id) => translation.label(id);
+  const { tokens, logProb, score } = ended[0];
+  const numbers = [logProb, score].map((number) => decimals(number, 2));
+  tree.querySelector(".live-says")?.remove();
+  tree.prepend(
+    element(
+      "p",
+      { class: "live-says" },
+      "In each box: a token, and log p of the text up to it. Thick border: ended; dashed: dropped. " +
+        "Of the texts that ended, the one with the highest log p / ((5 + length) / 6)^α wins: here " +
+        `${numbers[0]} at ${tokens.length} tokens, so ${numbers[1]}. The tree can be scrolled sideways.`,
+    ),
+  );
   tree.querySelector(".scroll").replaceChildren(drawTree(steps, ended[0], label));
   tree.querySelector("details")?.remove();
   tree.append(treeInWords(steps, label));
@@ -149,7 +180,7 @@ function changed(what) {
   cursor = Math.min(cursor, translation.ids.length - 1);
   at.decoder = Math.min(at.decoder, cursor);
   show();
-  say(`${translation.text()}`);
+  say(outcome());
 }
 
 /** Write this token at the shown step, and go on from there. */
@@ -161,14 +192,25 @@ function take(id) {
     bars.arrange();
     tree.hidden = true;
   }
+  undone.push({ ids: translation.ids, prompt: translation.prompt, forced, cursor });
+  forced = new Set([...[...forced].filter((step) => step < cursor), cursor]);
   translation.replace(cursor, id);
-  const random = seeded(seed);
-  const sample = bars.method.input.value === "sample";
-  while (!translation.ended)
-    translation.step(sample ? (scores) => draw(bars.probs(scores), random) : greedy);
+  goOn();
   show();
   bars.list.querySelector("[aria-pressed=true]").focus();
-  say(translation.text());
+  say(outcome());
+}
+
+/** Take the last token back that the reader wrote, and what followed from it. */
+function undo() {
+  const { ids, prompt, ...before } = undone.pop();
+  ({ forced, cursor } = before);
+  translation.prompt = prompt;
+  at.decoder = cursor;
+  translation.rewind(cursor);
+  for (const id of ids.slice(cursor)) translation.step(() => id);
+  show();
+  say(outcome());
 }
 
 // --- stepping ----------------------------------------------------------------------------------
@@ -219,11 +261,14 @@ function show() {
       "button",
       {
         type: "button",
-        "aria-label": `token ${index + 1}: ${translation.label(id)}`,
+        "aria-label":
+          `token ${index + 1}: ${translation.label(id)}` +
+          (forced.has(index) ? ", written by you" : ""),
         "aria-pressed": index === cursor,
       },
-      id === translation.eos ? "⟨end⟩" : translation.label(id),
+      translation.label(id),
     );
+    button.classList.toggle("forced", forced.has(index));
     button.classList.toggle("later", index > cursor);
     button.addEventListener("click", () => {
       pause();
@@ -233,7 +278,8 @@ function show() {
     return button;
   });
   result.replaceChildren(...written);
-  bars.show(translation, cursor);
+  bars.show(translation, cursor, forced.has(cursor));
+  controls.querySelector("[data-do=undo]").hidden = !undone.length;
   view.show(translation, cursor);
   showDetail();
   view.drawFlow(picture.querySelector(".live-flow"));
@@ -242,7 +288,8 @@ function show() {
 
 function showDetail() {
   if (!translation) return;
-  const looked = pointed ? { ...at, [pointed.side]: pointed.index } : at;
+  const looked = { ...at, newest: cursor };
+  if (pointed) looked[pointed.side] = pointed.index;
   view.mark(looked, chosen);
   detail.show(translation, looked, chosen);
 }
@@ -298,7 +345,11 @@ controls.addEventListener("click", ({ target }) => {
   const what = target.dataset?.do;
   if (!what || !translation) return;
   if (what === "play") play();
-  else {
+  else if (what === "undo") {
+    pause();
+    undo();
+    controls.querySelector("[data-do=next]").focus();
+  } else {
     pause();
     go(what === "back" ? cursor - 1 : cursor + 1);
   }
@@ -308,6 +359,9 @@ picture.addEventListener("keydown", (event) => {
   event.preventDefault();
   view.move(event.key);
 });
+document
+  .querySelector("#live-meanings ul")
+  .append(...Object.values(WORDS).map((says) => element("li", {}, says)));
 transcript.addEventListener("toggle", () => transcript.open && translation && showTranscript());
 words.addEventListener("toggle", async () => {
   if (!words.open) return;

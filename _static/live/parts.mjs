@@ -29,7 +29,8 @@ export const CODE = {
   score: "scores = query @ key.to(wide).transpose(-2, -1)  # (..., q, k)",
   weight: "return scores.softmax(dim=-1).to(dtype)",
   weighted: "return weights @ value  # (..., q, e')",
-  output: "joined = heads.transpose(-3, -2).flatten(-2)  # (b, q, h·e)",
+  joined: "joined = heads.transpose(-3, -2).flatten(-2)  # (b, q, h·e)",
+  mixed: "return self.w_o(joined if packed is None else packed.queries.pack(joined))",
   sum: "return x + self.dropout(sublayer(self.norm(x)))",
   sumPostNorm: "return self.norm(x + self.dropout(sublayer(x)))",
   inner: "inner = self.activation(self.w_1(x))  # (..., f)",
@@ -46,14 +47,18 @@ const SAYS = {
   norm: "Each vector is shifted and scaled to mean 0 and variance 1, then by learned γ and β.",
   queries: "A query is what a token looks for, computed from its vector.",
   keys: "A key is what a token can be found by. Queries are compared with keys.",
-  values: "A value is what a token hands over when it is attended to.",
+  values: "A value is what a token contributes where it is attended to.",
   "queries, rotated":
     "Pairs of numbers are rotated by the position, so that scores depend on distance.",
   "keys, rotated":
     "Pairs of numbers are rotated by the position, so that scores depend on distance.",
+  "keys of the memory":
+    "The decoder has the queries; the keys come from the memory, the encoder’s last vectors.",
+  "values of the memory":
+    "What a source token contributes; values come from the memory, the encoder’s last vectors.",
   weights: "The scores become shares that add up to 100 %.",
   "weighted sums": "The values of all tokens, each times its weight, are added up, head by head.",
-  "heads mixed": "One matrix mixes what the heads have found.",
+  "heads mixed": "What the heads found, side by side in one vector, is mixed by one matrix.",
   "inner units": "Each token by itself: a wide layer in which most units stay at zero.",
   output: "A second matrix goes back to the width of the model.",
   sum: "The result is added to the vector: the residual stream carries all from layer to layer.",
@@ -63,10 +68,39 @@ const SAYS = {
 const SCORES = {
   encoder: "A score says how well a query fits a key; every token sees all tokens.",
   decoder:
-    "A score says how well a query fits a key. The mask hides later tokens, which are not written yet.",
-  cross: "A score says how well the query of a written token fits the key of a source token.",
+    "A score says how well a query fits a key. The mask hides later tokens, which are not " +
+    "written yet.",
+  cross:
+    "Cross-attention: the query is the decoder’s, keys and values are the encoder’s. " +
+    "A score says how well they fit.",
   output:
     "Each token of the vocabulary gets a score: the last vector times the token’s own vector.",
+};
+
+/** The words of the picture, each in a sentence. */
+export const WORDS = {
+  encoder: "The encoder reads the whole source at once and makes a vector for each of its tokens.",
+  decoder: "The decoder writes one token at a time; it reads what is written so far.",
+  layer: "A layer is one round of attention and feed-forward, with weights of its own.",
+  head:
+    "A head is one of several attentions side by side; each has queries, keys and values of " +
+    "its own.",
+  "feed-forward": "The feed-forward network changes each token’s vector by itself.",
+  "residual stream":
+    "The residual stream is a token’s vector on its way up: each part adds to it. The number " +
+    "beside a part is the vector’s length after it.",
+  memory:
+    "The memory is what leaves the encoder: cross-attention takes its keys and values from " +
+    "it.",
+  mask: "The mask hides later tokens from earlier ones; their weight is 0, and the map is grey.",
+  "<bos>":
+    "<bos> begins every text that the decoder reads, <eos> ends what either side reads or " +
+    "writes.",
+  cache:
+    "In the cache are the keys and values of earlier tokens, so that only the newest is " +
+    "computed.",
+  component: "A component is one of the numbers of a vector, counted from 0.",
+  "⟨c3⟩": "A token in angle brackets, such as ⟨c3⟩, is a byte that alone is no character.",
 };
 
 const step = (label, formula, chapter, name, given = {}) => ({
@@ -76,7 +110,7 @@ const step = (label, formula, chapter, name, given = {}) => ({
   name,
   says: SAYS[label],
   ...given,
-  code: CODE[given.code ?? formula],
+  code: [given.code ?? formula].flat().map((line) => CODE[line]),
 });
 
 /** The boxes of one side, "encoder" or "decoder", in the order in which they compute. */
@@ -189,6 +223,8 @@ function attentionSteps(config, name, normed) {
       ...from,
       weights: `${name}.w_${letter}`,
       code: label,
+      ofHead: true,
+      says: cross && label !== "queries" ? SAYS[`${label} of the memory`] : SAYS[label],
     });
   const turned = (label, letter, from) =>
     config.positional_encoding === "rotary" && !cross
@@ -196,6 +232,7 @@ function attentionSteps(config, name, normed) {
           step(`${label}, rotated`, "rotary", "position", `${name}.${label}`, {
             ...from,
             from: `${name}.w_${letter}`,
+            ofHead: true,
           }),
         ]
       : [];
@@ -211,11 +248,11 @@ function attentionSteps(config, name, normed) {
       says: SCORES[cross ? "cross" : name.split(".")[0]],
     }),
     step("weights", "weight", "attention", `${name}.weights`, { owner: name, byKey: true }),
-    step("weighted sums", "weighted", "attention", `${name}.heads`, { owner: name }),
+    step("weighted sums", "weighted", "attention", `${name}.heads`, { owner: name, ofHead: true }),
     step("heads mixed", "linear", "heads", `${name}.w_o`, {
       from: `${name}.heads`,
       weights: `${name}.w_o`,
-      code: "output",
+      code: ["joined", "mixed"],
     }),
   ];
 }

@@ -4,10 +4,10 @@
 
 import { decimals, element, svg } from "../explorables/elements.mjs";
 import { norm } from "./model.mjs";
-import { boxes, outputBox } from "./parts.mjs";
+import { WORDS, boxes, outputBox } from "./parts.mjs";
 
-const ABOVE = [217, 105, 0];
-const BELOW = [30, 100, 235];
+export const ABOVE = [217, 105, 0];
+export const BELOW = [30, 100, 235];
 const WEIGHT = [0, 140, 120];
 const MASKED = [[128, 128, 128], 0.25];
 
@@ -70,7 +70,11 @@ export class Picture {
         else {
           const frame = element("div", { class: "live-layer", "data-of": layer }, node);
           frame.append(
-            element("span", { class: "live-layer-name", "aria-hidden": true }, `layer ${layer}`),
+            element(
+              "span",
+              { class: "live-layer-name", "aria-hidden": true, title: WORDS.layer },
+              `layer ${layer}`,
+            ),
           );
           frames.push(frame);
         }
@@ -78,7 +82,11 @@ export class Picture {
       const all = [tokens, ...frames];
       if (side === "decoder") all.push(this.addBox(side, outputBox()));
       places[side].replaceChildren(
-        element("p", { class: "live-heading" }, side[0].toUpperCase() + side.slice(1)),
+        element(
+          "p",
+          { class: "live-heading", title: WORDS[side] },
+          side[0].toUpperCase() + side.slice(1),
+        ),
         ...all.reverse(),
       );
     }
@@ -106,7 +114,9 @@ export class Picture {
       canvases.push({ button, canvas, mark });
       shows.append(button);
     }
-    const node = element("div", { class: "live-box" });
+    const about = { attention: WORDS.head, inner: WORDS["feed-forward"] }[box.kind];
+    const title = box.label.includes("memory") ? WORDS.memory : about;
+    const node = element("div", title ? { class: "live-box", title } : { class: "live-box" });
     if (box.layer !== undefined) node.dataset.layer = box.layer;
     const stream = element("span", { class: "live-stream" });
     node.append(element("span", { class: "live-name" }, box.label), stream, shows);
@@ -117,8 +127,8 @@ export class Picture {
   /** What a side reads: a button for each token, and how many of them are in the cache. */
   addTokens(side) {
     const shows = element("div", { class: "live-shows live-tokens" });
-    const name = element("span", { class: "live-name" }, "tokens, ids");
-    const cache = element("span", { class: "live-stream" });
+    const name = element("span", { class: "live-name", title: WORDS["<bos>"] }, "tokens, ids");
+    const cache = element("span", { class: "live-stream", title: WORDS.cache });
     this.tokens[side] = shows;
     if (side === "decoder") this.cache = cache;
     return element("div", { class: "live-box" }, name, cache, shows);
@@ -215,7 +225,7 @@ export class Picture {
       if (stream.lengths) {
         const length = stream.lengths[at[side]];
         stream.textContent = decimals(length, 1);
-        stream.title = "length of the residual stream after this part";
+        stream.title = WORDS["residual stream"];
         stream.style.setProperty("--share", `${Math.min(100, length / 2)}%`);
       }
     }

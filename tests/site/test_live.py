@@ -163,6 +163,9 @@ def test_what_cannot_be_translated_is_said_in_one_line_with_examples(page):
     expect(page.get_by_label("A number or a sentence in English")).to_have_attribute(
         "aria-invalid", "true"
     )
+    expect(page.locator(".live-old #live-reads")).to_have_text("three hundred forty-two →")
+    before = page.locator("#live-reads").evaluate("p => getComputedStyle(p, '::before').content")
+    assert before == '"Still showing: "'
     examples = page.locator("#live-examples button")
     assert examples.count() == 3
     for index in range(3):
@@ -170,6 +173,7 @@ def test_what_cannot_be_translated_is_said_in_one_line_with_examples(page):
         text = examples.nth(index).inner_text()
         reads(page, {0: "nine hundred seventy-six thousand forty-two"}.get(index, text))
     expect(page.locator("#live-input")).to_have_attribute("aria-invalid", "false")
+    assert page.locator(".live-old").count() == 0
 
 
 def test_numbers_unlike_those_of_training_come_with_a_warning(page):
@@ -223,16 +227,58 @@ def test_a_token_under_the_pointer_is_said_in_words(page):
     part(page, "decoder, layer 1, cross-attention, head 2").click()
     page.locator("#live-decoder .live-tokens button").nth(2).hover()
     words = page.locator(".live-in-words")
-    expect(words).to_have_text(re.compile(r"^“hundert” attends to “two” >\s99\.9\s%\."))
+    expect(words).to_have_text(
+        re.compile(r"^After “hundert”, writing “zwei”, it attends to “two” >\s99\.9\s%\.")
+    )
     page.locator("#live-input").hover()
-    expect(words).to_have_text(re.compile(r"^“zig” attends to"))
+    expect(words).to_have_text(re.compile(r"^After “zig”, writing “<eos>”, it attends to"))
     page.locator("#live-decoder .live-tokens button").nth(1).focus()
-    expect(words).to_have_text(re.compile(r"^“drei” attends to"))
+    expect(words).to_have_text(re.compile(r"^After “drei”, writing “hundert”, it attends to"))
     page.locator("#live-input").focus()
     box = part(page, "encoder, embedding").bounding_box()
     part(page, "encoder, embedding").click()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 5)
     expect(words).to_have_text("The vector of “<eos>” has 128 numbers.")
+
+
+def test_bars_of_signed_scores_start_at_zero(page):
+    part(page, "decoder, layer 1, cross-attention, head 2").click()
+    step_of(page, "scores").click()
+    bars = page.locator(".live-keys button").evaluate_all(
+        """buttons => buttons.map((button) => {
+            const bar = button.querySelector(".live-bar");
+            const style = getComputedStyle(bar, "::before");
+            const zero = parseFloat(getComputedStyle(bar, "::after").left);
+            const left = parseFloat(style.left);
+            const sides = [left - zero, left + parseFloat(style.width) - zero];
+            return [+button.dataset.number, ...sides, style.backgroundColor];
+        })"""
+    )
+    numbers, lefts, rights, colours = zip(*bars, strict=True)
+    assert min(numbers) < 0 < max(numbers)
+    ends = [left + right for left, right in zip(lefts, rights, strict=True)]  # one side is at zero
+    scale = ends[0] / numbers[0]
+    assert ends == pytest.approx([scale * number for number in numbers], abs=1)
+    assert scale > 0
+    assert all(min(abs(left), abs(right)) < 1 for _, left, right, _ in bars)
+    assert len({(number > 0, colour) for number, colour in zip(numbers, colours, strict=True)}) == 2
+
+
+def test_sums_of_a_head_begin_with_its_components(page):
+    part(page, "decoder, layer 1, cross-attention, head 2").click()
+    step_of(page, "weighted sums").click()
+    expect(page.locator(".live-equation").first).to_contain_text("weights of head 2")
+    step_of(page, "heads mixed").click()
+    expect(page.locator(".live-formula code").last).to_contain_text("self.w_o(joined")
+
+
+def test_later_tokens_are_hidden_by_the_mask(page):
+    part(page, "decoder, layer 0, masked self-attention, head 0").click()
+    page.locator("#live-decoder .live-tokens button").nth(2).hover()
+    assert page.locator(".live-keys button").count() == 3
+    hidden = page.locator(".live-keys .live-rest")
+    assert hidden.locator(".live-bar-name").all_inner_texts() == ["zwei", "und", "vier", "zig"]
+    expect(hidden.first).to_contain_text(re.compile(r"hidden by the mask\s*0\s%"))
 
 
 def test_every_part_has_a_formula_with_numbers_a_line_of_code_and_a_chapter(page, site):
@@ -253,7 +299,7 @@ def test_every_part_has_a_formula_with_numbers_a_line_of_code_and_a_chapter(page
             assert float(equations[2].removeprefix("= ").replace("−", "-")) == pytest.approx(
                 value, abs=6e-5
             )
-            assert page.locator(".live-formula code").inner_text()
+            assert page.locator(".live-formula code").first.inner_text()
             assert len(page.locator("#live-detail .live-says").inner_text()) > 30
             chapters.add(page.locator(".live-formula a").get_attribute("href"))
             assert "∞" not in page.locator("#live-detail").inner_text()
@@ -318,15 +364,27 @@ def probabilities(page: Page) -> list[float]:
 def test_settings_change_the_bars_at_once(page):
     page.locator("#live-result button").nth(2).click()
     before = probabilities(page)
-    page.get_by_role("slider", name="temperature").focus()
+    method = page.get_by_role("combobox", name="next token")
+    method.select_option("sample")
+    temperature = page.get_by_role("slider", name="temperature")
+    temperature.focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
+    expect(temperature).to_have_value("1.5")
+    expect(temperature).to_be_focused()
+    page.locator("#live-result button").nth(2).click()
     assert probabilities(page)[0] < before[0]
-    expect(page.get_by_role("combobox", name="next token")).to_have_value("sample")
+    others = page.locator("ol.live-bars .live-rest .live-bar-share").inner_text()
+    rest = float(others.removesuffix("%"))
+    assert rest == pytest.approx(100 * (1 - sum(probabilities(page))), abs=0.06)
     page.get_by_role("slider", name="top-k").focus()
     page.keyboard.press("Home")  # a single token is left
     assert max(probabilities(page)) == 1
     expect(page.get_by_role("button", name="Draw again")).to_be_visible()
+    method.select_option("greedy")  # takes the most probable token, whatever the sliders say
+    expect(temperature).to_be_hidden()
+    page.locator("#live-result button").nth(2).click()
+    assert probabilities(page) == pytest.approx(before)
 
 
 def test_another_token_can_be_written(page):
@@ -336,11 +394,40 @@ def test_another_token_can_be_written(page):
     bar.click()
     expect(page.locator("#live-result button").nth(2)).to_have_text(label)
     expect(page.locator("#live-result button").nth(1)).to_have_text("hundert")
+    expect(page.get_by_role("button", name=f"token 3: {label}, written by you")).to_be_visible()
+    expect(page.locator("#live-next .live-says")).to_contain_text("You wrote this token")
+    page.get_by_role("button", name="Undo").click()
+    expect(status(page)).to_have_text("dreihundertzweiundvierzig")
+    expect(page.get_by_role("button", name="Undo")).to_be_hidden()
+    assert page.locator("#live-result .forced").count() == 0
+
+
+def test_bars_are_under_the_controls_of_a_phone(open_page):
+    page = open_page("phone")
+    boxes = [page.locator(f"#live-{name}").bounding_box() for name in ("controls", "status")]
+    first = page.locator("ol.live-bars").bounding_box()
+    assert first["y"] - max(box["y"] + box["height"] for box in boxes) < 40
+
+
+def test_a_text_drawn_at_random_has_a_limit(page):
+    page.get_by_role("combobox", name="next token").select_option("sample")
+    page.get_by_role("slider", name="temperature").fill("2")
+    again = page.get_by_role("button", name="Draw again")
+    for _ in range(20):
+        again.click()
+        count = page.locator("#live-result button").count()
+        assert count <= 24
+        if "Cut off" in status(page).inner_text():
+            assert count == 24
+            break
+    else:
+        pytest.fail("twenty texts at temperature 2, and all of them ended")
 
 
 def test_tokens_that_are_no_characters_have_names(page):
     translate(page, "five")
     expect(status(page)).to_have_text("fünf")
+    page.get_by_role("combobox", name="next token").select_option("sample")
     page.get_by_role("slider", name="temperature").fill("2")
     again = page.get_by_role("button", name="Draw again")
     for _ in range(10):
@@ -358,6 +445,7 @@ def test_beam_search_shows_its_tree(page):
     tree = page.locator("#live-tree")
     expect(tree.locator("svg.tree .winner").first).to_be_attached()
     assert "drei" in tree.locator("svg.tree").text_content()
+    expect(tree.locator(".live-says")).to_contain_text(re.compile(r"here −\d\.\d\d at 7 tokens"))
     tree.locator("summary").click()
     expect(tree.locator("li").first).to_contain_text("kept: drei")
     expect(status(page)).to_have_text("dreihundertzweiundvierzig")
