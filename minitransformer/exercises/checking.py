@@ -24,7 +24,7 @@ from minitransformer.exercises.comparing import Difference, both, brief, compare
 from minitransformer.exercises.explaining import Wrong, explain
 from minitransformer.exercises.time_limit import TookTooLongError, time_limit
 
-__all__ = ["Difference", "Exercise", "check", "random_tensors"]
+__all__ = ["Exercise", "check", "random_tensors"]
 
 SOLVED = Path(".solved_exercises")
 """A folder in the one we are in, with an empty file for each solved exercise."""

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitransformer.efficient_attention import flash_attention_with_lse, merge_attention
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference
 
 
 def merged() -> float:

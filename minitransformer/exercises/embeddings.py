@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
-from minitransformer.exercises.comparing import brief
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference, brief
 from minitransformer.layers import TokenEmbedding
 
 

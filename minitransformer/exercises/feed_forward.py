@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference
 
 QUESTIONS = torch.tensor([[1.0, 1.0, 2.0], [1.0, -1.0, -1.0]])
 """Of the units A, B and C in the example by hand, a column each: (d, f)."""

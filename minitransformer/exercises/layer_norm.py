@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference
 from minitransformer.layers.encoder_decoder import EncoderLayer
 
 ROWS = torch.tensor([[2.0, 2.0, 6.0, 10.0], [-1.0, -1.0, 1.0, 3.0]])

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference
 
 
 def parts_of_heads(w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int) -> Tensor:

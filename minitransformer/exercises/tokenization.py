@@ -6,8 +6,8 @@ from itertools import combinations, pairwise
 from statistics import mean
 from typing import Any
 
-from minitransformer.exercises.checking import Difference, Exercise
-from minitransformer.exercises.comparing import brief
+from minitransformer.exercises.checking import Exercise
+from minitransformer.exercises.comparing import Difference, brief
 from minitransformer.tokenization import GPT2_PATTERN, BPETokenizer
 from minitransformer.tokenization.byte_pair_encoding import BYTE_TOKENS, spell, to_text
 

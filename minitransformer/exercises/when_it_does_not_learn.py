@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from minitransformer.diagnosis.faults import FAULTY_MODELS
-from minitransformer.exercises.checking import Difference, Exercise, random_tensors
+from minitransformer.exercises.checking import Exercise, random_tensors
+from minitransformer.exercises.comparing import Difference
 from minitransformer.models.config import TransformerConfig
 from minitransformer.models.transformer import DecoderOnlyTransformer, Transformer
 from minitransformer.training.loss import next_token_loss

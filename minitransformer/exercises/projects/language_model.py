@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.exercises.checking import Difference
+from minitransformer.exercises.comparing import Difference
 from minitransformer.exercises.projects.laws import Verdict, alike, loaded, verdict, want
 
 SECONDS = 60  # of training, on two cores

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitransformer.exercises.checking import Difference, line_of
+from minitransformer.exercises.checking import line_of
+from minitransformer.exercises.comparing import Difference
 
 NUMBERS = count()
 
