@@ -1,6 +1,7 @@
 """`_config.yml` names the repository; everything else agrees with it."""
 
 import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -49,3 +50,11 @@ def test_moving_changes_every_file_once(moved, monkeypatch):
     for path in notebooks:
         nb = read(path)
         assert normalise(with_bootstrap(nb)) == nb
+
+
+def test_what_pages_load_is_in_the_repository():
+    """A file that `.gitignore` hides is on one machine alone, and its page is empty elsewhere."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    ignored = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "_static"]
+    assert subprocess.run(ignored, cwd=ROOT, capture_output=True, check=True).stdout == b""

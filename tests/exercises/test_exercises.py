@@ -53,6 +53,7 @@ def test_right_answers_pass(name):
     assert {key: str(fault) for key, fault in faults.items() if fault} == {}
 
 
+@pytest.mark.slow
 @each
 def test_known_mistakes_are_named(name):
     _, exercise = ALL[name]
@@ -64,6 +65,7 @@ def test_known_mistakes_are_named(name):
         assert re.fullmatch(pattern, fault.why, re.DOTALL), (text, fault.why)
 
 
+@pytest.mark.slow
 @each
 def test_changed_answers_are_refused(name):
     _, exercise = ALL[name]
@@ -102,6 +104,7 @@ def test_chapter_has_the_exercise_and_its_solution_passes(name):
     assert "Right: " in said[-1]
 
 
+@pytest.mark.slow
 def test_most_wrong_answers_are_explained():
     """Known mistakes are all explained, which `test_known_mistakes_are_named` asserts."""
     results = [result for name in ALL for _, result in outcomes(name)]
