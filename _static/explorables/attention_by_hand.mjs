@@ -118,7 +118,7 @@ export function mount(place) {
       const heading = element("th", { scope: "row" }, word);
       return element("tr", {}, heading, ...cells, element("td", { class: "bar" }, bar));
     });
-    const heads = ["score", "÷ 2", "e to it", "weight"];
+    const heads = ["score", "÷ 2", "exp", "weight"];
     const cells = heads.map((name) => element("th", { scope: "col" }, name));
     const head = element("tr", {}, element("td"), ...cells, element("td"));
     const winner = weights.indexOf(largest);
