@@ -21,6 +21,7 @@ CHAPTERS = {
     "softmax_scale": "04_attention",
     "mask_builder": "04_attention",
     "split_heads": "05_multi_head_attention",
+    "hinges": "06_feed_forward",
     "attention_masks": "08_encoder_decoder",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
@@ -245,6 +246,71 @@ def test_numbers_by_hand_can_be_dragged_and_typed(page, site):
     assert output_of(dragged) in status.inner_text()
     place.get_by_label("case").select_option("zwei")
     assert output_of(ON_PAPER) in status.inner_text()
+
+
+# --- hinges ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", [True, False])
+@pytest.mark.parametrize("f", [1, 4, 7])
+def test_hinges_are_the_feed_forward_network_of_the_package(page, site, f, activation):
+    generator = torch.Generator().manual_seed(f)
+    weight, bias, answer = torch.randn(3, f, generator=generator, dtype=torch.float64)
+    ffn = mt.FeedForward(1, f).double()
+    ffn.load_state_dict(
+        {
+            "w_1.weight": weight[:, None],
+            "w_1.bias": bias,
+            "w_2.weight": answer[None],
+            "w_2.bias": torch.tensor([0.3]),
+        }
+    )
+    numbers = zip(weight.tolist(), bias.tolist(), answer.tolist(), strict=True)
+    units = [dict(zip(("weight", "bias", "answer"), unit, strict=True)) for unit in numbers]
+    xs = torch.linspace(-2, 2, 33, dtype=torch.float64)
+    wanted = xs.cos()
+    expression = (
+        "[inputs[0].map(x => m.network(x, inputs[2], 0.3, inputs[3])),"
+        " m.leastSquares(...inputs), m.bends(...inputs.slice(2))]"
+    )
+    inputs = xs.tolist(), wanted.tolist(), units, activation
+    found, best, bends = computed(page, site, "hinges", expression, *inputs)
+    hidden = ffn.w_1(xs[:, None])
+    if activation:
+        assert found == pytest.approx(ffn(xs[:, None])[:, 0].tolist())
+        hidden = hidden.relu()
+    features = torch.cat([hidden, torch.ones(33, 1)], dim=1)
+    nearest = features @ torch.linalg.lstsq(features, wanted, driver="gelsd").solution
+    assert torch.allclose(features @ torch.tensor(best, dtype=torch.float64), nearest, atol=1e-3)
+    places = sorted(x for x in (-bias / weight).tolist() if abs(x) < 2)
+    assert bends == (pytest.approx(places, abs=1e-6) if activation else [])
+
+
+def test_two_hinges_make_a_corner_and_none_bends_without_activation(page, site):
+    place = explorable(page, site, "hinges")
+    status = place.get_by_role("status")
+    place.get_by_label("target").select_option("a corner")
+    place.get_by_label("units f").fill("2")
+    assert "2 straight pieces: the line misses the target by 0.00" in status.inner_text()
+    place.get_by_label("activation").uncheck()
+    place.get_by_role("button").press("Enter")
+    assert "one straight line, which misses the target by 0.5" in status.inner_text()
+
+
+def test_a_hinge_can_be_dragged(page, site):
+    place = explorable(page, site, "hinges")
+    handle = place.locator("[data-handle=bend]").first  # unit 1, at the left edge
+    handle.scroll_into_view_if_needed()
+    box = handle.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    picture = place.locator("svg.hinges").bounding_box()
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + picture["width"] * 100 / 420, y)  # 1 to the right
+    page.mouse.up()
+    page.mouse.move(x, y)  # let go: it stays
+    assert "Unit 1 bends it at x = −1.00" in place.get_by_role("status").inner_text()
+    assert float(place.get_by_label("bias").input_value()) == pytest.approx(1, abs=0.05)
 
 
 # --- masks -----------------------------------------------------------------------------------
