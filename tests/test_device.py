@@ -37,6 +37,8 @@ from minitransformer import (
     scaled_dot_product_attention,
     trace,
 )
+from minitransformer.layers.feed_forward import FeedForward
+from minitransformer.layers.mixture_of_experts import MixtureOfExperts
 from minitransformer.training.loss import linear_cross_entropy
 
 pytestmark = pytest.mark.slow
@@ -212,3 +214,19 @@ def test_texts_are_translated_and_scored(device, trained):
     assert there.complete(["a b", "c"]) == here.complete(["a b", "c"])
     expected = here.bits_per_character(TEXTS, context_length=8)
     assert there.bits_per_character(TEXTS, context_length=8) == pytest.approx(expected, 1e-4)
+
+
+def test_mixture_of_experts(device):
+    options = {"scoring": "sigmoid", "load_bias": True, "num_groups": 2, "top_groups": 2}
+    found = []
+    for where in ("cpu", device):
+        torch.manual_seed(0)
+        experts = [FeedForward(12, 20) for _ in range(4)]
+        layer = MixtureOfExperts(12, experts, capacity_factor=1.0, **options).to(where)
+        out = layer(randn(2, 5, 12).to(where))
+        (out.square().sum() + layer.balance_loss).backward()
+        layer.move_bias()
+        kept = (out, layer.balance_loss, layer.load_bias, layer.router.weight.grad)
+        found.append([part.detach().cpu() for part in kept])
+    for ours, expected in zip(*found, strict=True):
+        assert_same(ours, expected, TOLERANCE)

@@ -12,7 +12,7 @@ import minitransformer
 SIZES = {"d_model": 12, "num_heads": 3, "d_ff": 20, "d_k": 4, "d_latent": 5, "vocab_size": 7}
 SIZES |= {"num_layers": 2, "max_len": 9, "image_size": 6, "patch_size": 2, "num_channels": 3}
 SIZES |= {"num_buckets": 8, "max_distance": 10, "num_kv_heads": 3, "rank": 2}
-OTHERS = {"linear": nn.Linear(3, 4), "factor": 0.5}
+OTHERS = {"linear": nn.Linear(3, 4), "factor": 0.5, "experts": [nn.Identity(), nn.Identity()]}
 STACKS = {"Encoder", "Decoder"}
 
 

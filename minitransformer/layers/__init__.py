@@ -6,6 +6,7 @@ from minitransformer.layers.embeddings import *
 from minitransformer.layers.encoder_decoder import *
 from minitransformer.layers.feed_forward import *
 from minitransformer.layers.layer_norm import *
+from minitransformer.layers.mixture_of_experts import *
 from minitransformer.layers.multi_head_attention import *
 from minitransformer.layers.packing import *
 from minitransformer.layers.positional_encoding import *

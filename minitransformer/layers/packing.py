@@ -43,6 +43,11 @@ def takes_packed(module: object) -> bool:
     return all(map(takes_packed, parts))
 
 
+def counts_positions(module: nn.Module) -> bool:
+    """Whether what a position gets in training depends on how many there are, as of experts."""
+    return any(hasattr(part, "balance_loss") for part in module.modules())
+
+
 def has_own_methods(module: nn.Module) -> bool:
     """Whether a module has been given a function in the place of one of its class."""
     kind: Any = type(module)
@@ -58,10 +63,12 @@ def methods_of(kind: type) -> frozenset[str]:
 class Packing:
     """Where the real tokens of a padded batch are.
 
-    To move them costs time too: where nine in ten are real, padding stays where it is.
+    To move them costs time too: where nine in ten are real, padding stays where it is, unless a
+    layer counts its positions.
 
     Args:
         real: boolean, (b, length); True = a real token. None if padding is to stay.
+        always: whether padding is removed however little there is.
 
     Example:
         >>> import torch
@@ -73,9 +80,10 @@ class Packing:
                 [7, 0]])
     """
 
-    def __init__(self, real: Tensor | None) -> None:
+    def __init__(self, real: Tensor | None, *, always: bool = False) -> None:
         self.index: Tensor | None = None
-        if real is not None and 10 * int(real.sum()) < 9 * real.numel():
+        share = 1.0 if real is None else int(real.sum()) / real.numel()
+        if real is not None and share < (1.0 if always else 0.9):
             self.shape, self.index = real.shape, real.flatten().nonzero()[:, 0]
 
     def pack(self, x: Tensor) -> Tensor:

@@ -20,7 +20,13 @@ from minitransformer.layers.encoder_decoder import Decoder, DecoderLayer, Encode
 from minitransformer.layers.feed_forward import FeedForward
 from minitransformer.layers.layer_norm import NORMS, Dropout
 from minitransformer.layers.multi_head_attention import MultiHeadAttention
-from minitransformer.layers.packing import Packing, packed_mask, takes_packed, up_to_last
+from minitransformer.layers.packing import (
+    Packing,
+    counts_positions,
+    packed_mask,
+    takes_packed,
+    up_to_last,
+)
 from minitransformer.layers.positional_encoding import (
     ALiBi,
     LearnedPositionalEncoding,
@@ -285,8 +291,9 @@ class Transformer(TokenModel):
         check_padding("tgt_ids", tgt_ids, self.config.pad_id, may_begin=True)
         packs = takes_packed(self.encoder) and takes_packed(self.decoder)
         src_mask = padding_mask(src_ids, self.config.pad_id)
-        src = Packing(src_ids != self.config.pad_id if packs else None)
-        tgt = Packing(up_to_last(needed) if packs else None)
+        real = src_ids != self.config.pad_id
+        src = Packing(real if packs else None, always=counts_positions(self.encoder))
+        tgt = Packing(up_to_last(needed) if packs else None, always=counts_positions(self.decoder))
         memory = src.pack(self.dropout(self.embed(self.src_embedding, src_ids)))  # (n, d)
         memory = self.encoder(memory, packed_mask(src_mask, src, src))
         x = tgt.pack(self.dropout(self.embed(self.tgt_embedding, tgt_ids)))  # (m, d)
@@ -432,7 +439,8 @@ class DecoderOnlyTransformer(TokenModel):
         if isinstance(mask, str):
             check_padding("ids", ids, self.config.pad_id)
         # What comes after the last needed one is seen by none before it.
-        rows = Packing(up_to_last(needed) if packs else None)
+        always = counts_positions(self.decoder)
+        rows = Packing(up_to_last(needed) if packs else None, always=always)
         x = rows.pack(self.dropout(self.embed(self.embedding, ids, options.get("positions", 0))))
         return self.decoder(x, packed_mask(mask, rows, rows), **options)[rows.pack(needed)]
 

@@ -1,6 +1,12 @@
 """Data, loss, optimisers and the loop that trains a model (chapter 9)."""
 
-from minitransformer.training.callbacks import Callback, Checkpoint, EarlyStopping, Evaluate
+from minitransformer.training.callbacks import (
+    BalanceExperts,
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    Evaluate,
+)
 from minitransformer.training.checkpoint import Resumable, load_checkpoint, save_checkpoint
 from minitransformer.training.config import TrainingConfig
 from minitransformer.training.data import (
@@ -27,7 +33,7 @@ from minitransformer.training.translator import TextGenerator, TextModel, Transl
 
 # fmt: off
 __all__ = [
-    "Batch", "Callback", "Checkpoint", "EarlyStopping", "Evaluate", "Example",
+    "BalanceExperts", "Batch", "Callback", "Checkpoint", "EarlyStopping", "Evaluate", "Example",
     "LanguageModelTrainer", "Muon", "ParameterRule", "Resumable", "TextGenerator", "TextModel",
     "TextPair", "Trainer", "TrainingConfig", "Translator", "collate", "cosine_schedule",
     "encode_pairs", "epoch_batches", "in_parts", "label_smoothing_loss", "linear_cross_entropy",

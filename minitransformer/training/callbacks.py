@@ -15,7 +15,7 @@ from typing import Any
 
 from minitransformer.checks import check_at_least_1
 
-__all__ = ["Callback", "Checkpoint", "EarlyStopping", "Evaluate"]
+__all__ = ["BalanceExperts", "Callback", "Checkpoint", "EarlyStopping", "Evaluate"]
 
 MEASURED = {"step", "loss", "learning_rate", "gradient_norm"}
 """What the history of a training has of every step."""
@@ -48,6 +48,38 @@ class Callback:
 
     def end(self, trainer: Any) -> None:
         """Called after the last step, but not after an error."""
+
+
+class BalanceExperts(Callback):
+    """Move the bias of every `MixtureOfExperts` that has one, see `move_bias`, after each step.
+
+    Args:
+        rate: γ, by how much.
+
+    Raises:
+        ValueError: if `rate` is not above 0; from `begin`, if several processes train the model,
+            since each one counts its own tokens only.
+
+    Example:
+        >>> callbacks = [BalanceExperts(rate=1e-2)]
+
+    Source: Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy" (2024).
+    """
+
+    def __init__(self, rate: float = 1e-3) -> None:
+        if not rate > 0:
+            raise ValueError(f"rate must be above 0, got {rate}")
+        self.rate = rate
+
+    def begin(self, trainer: Any) -> None:
+        count = getattr(getattr(trainer, "processes", None), "count", 1)
+        if count > 1:
+            raise ValueError(f"BalanceExperts counts the tokens of 1 process, got {count}")
+
+    def after_step(self, trainer: Any) -> None:
+        for part in trainer.model.modules():
+            if getattr(part, "load_bias", None) is not None:
+                part.move_bias(self.rate)
 
 
 class Evaluate(Callback):

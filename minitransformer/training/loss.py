@@ -23,6 +23,9 @@ MAX_LOGITS = 2**22  # that are in memory at a time: 16 MB
 def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **options: Any) -> Tensor:
     """The `label_smoothing_loss` of a model's logits, for less work.
 
+    What layers ask for besides while training, their `balance_loss` (see `MixtureOfExperts`), is
+    added.
+
     Args:
         model: a `Transformer` or a `DecoderOnlyTransformer`.
         batch: source (b, s), target input (b, t) and targets (b, t); ids (b, t) and targets (b, t)
@@ -53,11 +56,15 @@ def next_token_loss(model: Any, *batch: Tensor, smoothing: float = 0.0, **option
     real = targets != pad_id
     if known(real.any()) is None or not scores_hidden(model):
         logits = model(*inputs, **options)
-        return label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
-    hidden, output = model.hidden(*inputs, needed=real, **options), model.output_projection
-    return linear_cross_entropy(
-        hidden, output.weight, targets[real], bias=output.bias, smoothing=smoothing, pad_id=pad_id
-    )
+        loss = label_smoothing_loss(logits, targets, smoothing=smoothing, pad_id=pad_id)
+    else:
+        hidden, output = model.hidden(*inputs, needed=real, **options), model.output_projection
+        weight, bias, wanted = output.weight, output.bias, targets[real]
+        loss = linear_cross_entropy(
+            hidden, weight, wanted, bias=bias, smoothing=smoothing, pad_id=pad_id
+        )
+    asked = (getattr(part, "balance_loss", None) for part in model.modules())
+    return sum((term for term in asked if term is not None), loss)
 
 
 def scores_hidden(model: Any) -> bool:
