@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from playwright.sync_api import Page
 
 import minitransformer as mt
 from minitransformer.inference.beam_search import beam_search
+from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.tokenization.byte_pair_encoding import merge_pairs
 from repository import ROOT
 
@@ -25,6 +27,7 @@ CHAPTERS = {
     "attention_masks": "08_encoder_decoder",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
+    "rotary_scaling": "12_llama",
 }
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
 
@@ -433,6 +436,45 @@ def test_dot_product_stays_where_the_width_is_even(page, site):
     place.get_by_label("width d").fill("3")
     assert len({product(p) for p in (0, 20, 43)}) == 3
     assert "changes a little with p" in product(0)
+
+
+@pytest.mark.parametrize("rule", ["default", "linear", "llama3", "yarn"])
+def test_rotary_pairs_turn_and_score_as_those_of_the_package(page, site, rule):
+    bases, distances = [100, 1_000, 10_000, 500_000], [0, 1, 63, 150, 189]
+    expression = (
+        "inputs[1].map(base => { const speeds = m.frequencies(inputs[0], base);"
+        " return [speeds, inputs[2].map(distance => m.score(distance, speeds))]; })"
+    )
+    found = computed(page, site, "rotary_scaling", expression, rule, bases, distances)
+    alike = torch.tensor([[1.0, 0.0] * 8])
+    for base, (speeds, scores) in zip(bases, found, strict=True):
+        scaling = RotaryScaling(rule, float(base), factor=3.0, beta_fast=4.0)
+        frequencies = scaling.frequencies(16, 64)
+        assert_close(speeds, frequencies)
+        rotary = mt.RotaryPositionalEncoding(16, 256, frequencies=frequencies)
+        key, *queries = (rotary(alike, start=7 + far)[0] for far in [0, *distances])
+        assert scores == pytest.approx([float(q @ key) / 8 for q in queries], abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["linear", "llama3", "yarn"])
+def test_a_longer_text_has_new_angles_until_a_rule_slows_its_pairs(page, site, rule):
+    place = explorable(page, site, "rotary_scaling")
+    said = place.get_by_role("status")
+    place.get_by_label("distance").fill("63")  # the farthest of training
+    assert "every pair is at an angle that training showed" in said.inner_text()
+    place.get_by_label("distance").fill("64")
+    assert "5 of 8 pairs are at an angle that training never showed" in said.inner_text()
+    assert place.locator(".dials strong").count() == 5
+    before = said.inner_text(), place.locator(".dials").inner_html()
+    place.get_by_label("key at position").press("ArrowRight")
+    assert said.inner_text() == before[0]
+    assert place.locator(".dials").inner_html() != before[1]
+    place.get_by_label("rule").select_option(rule)
+    assert "every pair is at an angle that training showed" in said.inner_text()
+    near, plain = [
+        float(text.strip(" .")) for text in re.findall(r" [01]\.\d\d", said.inner_text())
+    ][1:]
+    assert near > plain if rule == "linear" else near == plain
 
 
 # --- heads -----------------------------------------------------------------------------------
