@@ -39,6 +39,13 @@ from minitransformer import (
 )
 from minitransformer.layers.feed_forward import FeedForward
 from minitransformer.layers.mixture_of_experts import MixtureOfExperts
+from minitransformer.training import (
+    AnswerTrainer,
+    collate_answers,
+    encode_answer,
+    grpo_step,
+    sequence_log_probs,
+)
 from minitransformer.training.loss import linear_cross_entropy
 
 pytestmark = pytest.mark.slow
@@ -152,10 +159,12 @@ def trainer_on(device, kind, config, dropout=0.0):
     if kind is Trainer:
         return Trainer(made.model.to(device), PAIRS, *made.tokenizers.values(), config)
     model, words = decoder_only_model().to(device), made.tokenizers["tgt"]
+    if kind is AnswerTrainer:
+        return AnswerTrainer(model, PAIRS, words, config)
     return LanguageModelTrainer(model, TEXTS * 3, words, config)
 
 
-@pytest.mark.parametrize("kind", [Trainer, LanguageModelTrainer])
+@pytest.mark.parametrize("kind", [Trainer, LanguageModelTrainer, AnswerTrainer])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_training(device, kind, settings, tmp_path):
     """The same losses, weights and averages, and where it was interrupted it goes on there."""
@@ -176,6 +185,22 @@ def test_training(device, kind, settings, tmp_path):
             # Adam makes a step of any gradient, and this one is 0 but for rounding.
             if not name.endswith("w_k.bias"):
                 assert_same(weight.detach().cpu(), one.get_parameter(name).detach(), tolerance)
+
+
+def test_answers_are_scored_and_rewarded_there(device):
+    policy, prompts = decoder_only_model().eval(), [[1, 8, 3], [1, 30]]
+    there, start = (copy.deepcopy(policy).to(device) for _ in range(2))
+    rows = collate_answers([encode_answer(prompt, [5, 11, 2]) for prompt in prompts])
+    found = sequence_log_probs(there, *(part.to(device) for part in rows))
+    assert found.device == device
+    assert_same(found.detach().cpu(), sequence_log_probs(policy, *rows).detach(), TOLERANCE)
+    optimizer = torch.optim.Adam(there.parameters(), lr=1e-2)
+    options = {"max_new_tokens": 5, "generator": torch.Generator(device).manual_seed(0)}
+    row = grpo_step(there, start, optimizer, prompts, lambda _, a: len({*a}), updates=2, **options)
+    assert row["reward"] > 1
+    moved = sequence_log_probs(there, *(part.to(device) for part in rows))
+    assert moved.isfinite().all()
+    assert not torch.equal(moved.cpu(), found.cpu())
 
 
 def test_dropout_is_drawn_there(device, tmp_path):
