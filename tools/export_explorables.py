@@ -1,23 +1,24 @@
-"""Compute what three explorables of the website show, and write it beside them.
+"""Compute what four explorables of the website show, and write it beside them.
 
     python tools/export_explorables.py    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These need what chapters 1 and 10
-learn: the merges of a text, and the probabilities of two trained models. A test checks them.
-Training each model takes a minute, and gives other digits on each kind of processor.
+The other explorables compute in the browser what they show. These need what chapters 1, 7 and 10
+compute: the merges of a text, the gradients of deep stacks, and the probabilities of two trained
+models. A test checks them. Training each model takes a minute, and gives other digits on each kind
+of processor.
 """
 
 import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import minitransformer as mt
 from minitransformer.inference.beam_search import beam_search
@@ -30,6 +31,9 @@ FOLDER = Path(__file__).resolve().parent.parent / "_static" / "explorables"
 
 FIVE_WORDS = ["zwei", "zweig", "zwanzig", "vierzig", "fünfzig"]
 LEADERS = 5  # pairs that are shown of each state
+
+STACKS = ("post-norm", "pre-norm", "pre-norm, no final norm")
+DEPTHS = (2, 4, 8, 16, 32, 64)
 
 NUMBER = 81_234
 WIDEST, LONGEST = 5, 16
@@ -77,6 +81,47 @@ def merging(text: Sequence[str], num_merges: int) -> dict[str, Any]:
             pair = chr(tokens.index(left)) + chr(tokens.index(right))
             words = Counter({word.replace(pair, chr(new)): count for word, count in words.items()})
     return {"letters": letters, "states": states}
+
+
+# --- chapter 7 -------------------------------------------------------------------------------
+
+
+def norm_depth() -> dict[str, dict[int, dict[str, list[float]]]]:
+    """By kind of stack and depth: the size of rows, and a gradient's length, of each layer.
+
+    The stacks, inputs and seeds are chapter 7's; a number is the geometric mean over the seeds.
+    """
+    content: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for kind, depth in product(STACKS, DEPTHS):
+        logs = torch.stack([fresh_stack(kind, depth, seed) for seed in range(4)]).log()
+        rounded = [
+            [float(f"{number:.3g}") for number in row.tolist()] for row in logs.mean(dim=0).exp()
+        ]
+        content.setdefault(kind, {})[depth] = dict(zip(("size", "gradient"), rounded, strict=True))
+    return content
+
+
+def fresh_stack(kind: str, depth: int, seed: int) -> Tensor:
+    """Sizes of the layers' rows and gradients of their feed-forward matrices, (2, depth)."""
+    torch.manual_seed(seed)
+    first = kind != "post-norm"
+    layers = [mt.EncoderLayer(32, 4, 64, dropout=0.0, norm_first=first) for _ in range(depth)]
+    stack = mt.Encoder(layers, mt.LayerNorm(32) if kind == STACKS[1] else None)
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    sizes: list[float] = []
+    for layer in layers:
+        layer.register_forward_hook(
+            lambda module, args, output: sizes.append(output.square().mean().sqrt().item())
+        )
+    generator = torch.Generator().manual_seed(seed)
+    x, weights = (torch.randn(2, 9, 32, generator=generator, dtype=torch.float64) for _ in range(2))
+    matrices = [stack.get_parameter(f"layers.{i}.feed_forward.w_2.weight") for i in range(depth)]
+    loss = (stack.double()(x) * weights).mean()
+    gradients = [gradient.norm().item() for gradient in torch.autograd.grad(loss, matrices)]
+    return torch.tensor([sizes, gradients], dtype=torch.float64)
 
 
 # --- chapter 10 ------------------------------------------------------------------------------
@@ -203,6 +248,7 @@ def next_token(
 if __name__ == "__main__":
     contents = {
         "bpe_stepper": bpe_stepper(),
+        "norm_depth": norm_depth(),
         "beam_tree": beam_tree(*beginner()),
         "next_token": next_token(*writer()),
     }

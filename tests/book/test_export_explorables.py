@@ -1,4 +1,4 @@
-"""What three explorables show is what the package computes."""
+"""What four explorables show is what the package computes."""
 
 import json
 import math
@@ -8,6 +8,7 @@ import pytest
 import export_explorables
 import minitransformer as mt
 from export_explorables import FOLDER
+from repository import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +19,21 @@ def committed(name):
 
 def test_merges_are_those_that_the_package_learns():
     assert committed("bpe_stepper") == export_explorables.bpe_stepper()
+
+
+def test_orders_of_the_norm_are_measured_in_the_stacks_of_chapter_7():
+    for kind, depths in export_explorables.norm_depth().items():
+        for depth, numbers in depths.items():
+            stored = committed("norm_depth")[kind][str(depth)]
+            for quantity, row in numbers.items():
+                assert len(row) == depth
+                assert stored[quantity] == pytest.approx(row, rel=0.01), (kind, depth, quantity)
+        sizes = [numbers["size"][-1] for numbers in depths.values()]
+        assert kind == "post-norm" or sizes == sorted(sizes)
+    cell = "post-norm, 64 layers: gradient of first / last layer 0.17"
+    assert cell in (ROOT / "chapters" / "07_layer_norm.ipynb").read_text(encoding="utf-8")
+    first, *_, last = committed("norm_depth")["post-norm"]["64"]["gradient"]
+    assert f"{first / last:.2f}" == "0.17"
 
 
 def test_tree_is_of_the_sentence_that_the_exporter_names_with_its_probabilities():

@@ -24,6 +24,7 @@ CHAPTERS = {
     "mask_builder": "04_attention",
     "split_heads": "05_multi_head_attention",
     "hinges": "06_feed_forward",
+    "norm_depth": "07_layer_norm",
     "attention_masks": "08_encoder_decoder",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
@@ -314,6 +315,20 @@ def test_a_hinge_can_be_dragged(page, site):
     page.mouse.move(x, y)  # let go: it stays
     assert "Unit 1 bends it at x = −1.00" in place.get_by_role("status").inner_text()
     assert float(place.get_by_label("bias").input_value()) == pytest.approx(1, abs=0.05)
+
+
+# --- norms -----------------------------------------------------------------------------------
+
+
+def test_orders_of_the_norm_say_what_chapter_7_says(page, site):
+    place = explorable(page, site, "norm_depth")
+    status = place.get_by_role("status")
+    place.get_by_label("layers").fill("5")
+    assert "64 layers, post-norm: the rows stay at the size 1.00." in status.inner_text()
+    assert "gradient is 0.17 times the last one’s" in status.inner_text()
+    place.get_by_label("norm").select_option("pre-norm")
+    assert "the rows grow from 1.26 to 8.32" in status.inner_text()
+    assert place.locator(".chosen").count() == 2
 
 
 # --- masks -----------------------------------------------------------------------------------
