@@ -1,11 +1,11 @@
-"""Compute what four explorables of the website show, and write it beside them.
+"""Compute what five explorables of the website show, and write it beside them.
 
-    python tools/export_explorables.py    when the package computes something else; a test says so
+    python -m tools.export_explorables    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These need what chapters 1, 7 and 10
-compute: the merges of a text, the gradients of deep stacks, and the probabilities of two trained
-models. A test checks them. Training each model takes a minute, and gives other digits on each kind
-of processor.
+The other explorables compute in the browser what they show. These need what chapters 1, 7, 10 and
+14 compute: the merges of a text, the gradients of deep stacks, the probabilities of two trained
+models, the weights of a ViT. A test checks them. Training takes two minutes, and gives other digits
+on each kind of processor.
 """
 
 import json
@@ -18,9 +18,11 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import minitransformer as mt
+from benchmarks.experiments import vit
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inference.decoding import CachedDecoding
 from minitransformer.tokenization.byte_pair_encoding import learn_merges
@@ -245,8 +247,40 @@ def next_token(
     return content
 
 
+# --- chapter 14 ------------------------------------------------------------------------------
+
+
+def reader() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of chapter 14's ViT in float16, and the first ten digits that it did not see."""
+    x, y = vit.read_pictures("digits")
+    held_out, rest = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).split(
+        [vit.HELD_OUT["digits"], len(x) - vit.HELD_OUT["digits"]]
+    )
+    model = vit.new_model("vit", "digits", 0, {})
+    vit.train(model, x[rest], y[rest], 8e-3, 0, moved=False)
+    weights = {name: tensor.half() for name, tensor in model.state_dict().items()}
+    matrix = "embedding.projection.weight"  # a matrix for the browser: (d, 1, 2, 2) to (d, 4)
+    weights[matrix] = weights[matrix].flatten(1)
+    sizes = {name: vit.SHAPE[name] for name in ("d_model", "num_heads", "eps")}
+    kind = {"num_encoder_layers": 2, "norm_first": True, "activation": "gelu"}
+    shown = held_out[:SHOWN]
+    return weights, {
+        "config": sizes | kind,
+        "mean": [round(grey, 4) for grey in x[rest].mean(dim=0).flatten().tolist()],
+        "pictures": [
+            {"label": label, "pixels": pixels}
+            for label, pixels in zip(
+                y[shown].tolist(), (16 * x[shown]).int().flatten(1).tolist(), strict=True
+            )
+        ],
+    }
+
+
 if __name__ == "__main__":
+    weights, digits = reader()
+    save_file(weights, FOLDER / "patch_attention.safetensors")
     contents = {
+        "patch_attention": digits,
         "bpe_stepper": bpe_stepper(),
         "norm_depth": norm_depth(),
         "beam_tree": beam_tree(*beginner()),

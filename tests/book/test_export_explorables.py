@@ -1,12 +1,15 @@
-"""What four explorables show is what the package computes."""
+"""What five explorables show is what the package computes."""
 
 import json
 import math
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import export_explorables
 import minitransformer as mt
+from benchmarks.experiments import vit
 from export_explorables import FOLDER
 from repository import ROOT
 
@@ -58,3 +61,19 @@ def test_distributions_are_of_the_texts_that_the_exporter_names():
         assert log_probs == sorted(log_probs, reverse=True)
         assert math.isclose(sum(map(math.exp, log_probs)), 1, abs_tol=0.01)  # they are rounded
         assert len(content["tokens"]) == export_explorables.SHOWN
+
+
+def test_digits_are_held_out_and_the_stored_weights_read_such_digits():
+    x, y = vit.read_pictures("digits")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held_out, rest = order[:500], order[500:]
+    digits = committed("patch_attention")
+    for place, picture in zip(held_out, digits["pictures"], strict=False):
+        assert picture["label"] == y[place]
+        assert picture["pixels"] == (16 * x[place]).flatten().tolist()
+    assert len(digits["pictures"]) == export_explorables.SHOWN
+    assert digits["mean"] == pytest.approx(x[rest].mean(dim=0).flatten().tolist(), abs=1e-4)
+    model = vit.new_model("vit", "digits", 0, {})
+    weights = load_file(FOLDER / "patch_attention.safetensors")
+    model.load_state_dict({n: weights[n].view_as(t) for n, t in model.state_dict().items()})
+    assert vit.accuracy(lambda part: model(part).argmax(dim=-1), x[held_out], y[held_out]) > 0.94

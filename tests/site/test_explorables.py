@@ -8,8 +8,10 @@ import re
 import pytest
 import torch
 from playwright.sync_api import Page
+from safetensors.torch import load_file
 
 import minitransformer as mt
+from benchmarks.experiments.vit import SHAPE
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.tokenization.byte_pair_encoding import merge_pairs
@@ -29,6 +31,7 @@ CHAPTERS = {
     "next_token": "10_inference",
     "beam_tree": "10_inference",
     "rotary_scaling": "12_llama",
+    "patch_attention": "14_vit",
 }
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
 
@@ -627,3 +630,58 @@ def test_length_penalty_is_that_of_the_package(page, site):
     cases = [(length, alpha) for length in (1, 2, 16, 300) for alpha in (0, 0.6, 1, 2)]
     found = computed(page, site, "beam_tree", "inputs[0].map(c => m.lengthPenalty(...c))", cases)
     assert found == pytest.approx([mt.length_normalisation(*case) for case in cases])
+
+
+# --- a ViT -----------------------------------------------------------------------------------
+
+READ = """await m.load().then(({ model, mean, pictures }) => pictures.map(({ pixels, label }) => {
+    const { logProbs, weights } = model.read(pixels);
+    return [logProbs, weights, m.rollout(weights), model.blanked(pixels, mean, label)];
+}))"""
+
+
+def test_vit_of_the_browser_is_that_of_the_package(page, site):
+    digits, tensors = data("patch_attention"), load_file(FOLDER / "patch_attention.safetensors")
+    model = mt.models.ViT(
+        mt.models.ViTConfig(image_size=8, patch_size=2, num_channels=1, num_classes=10, **SHAPE)
+    )
+    model.load_state_dict({n: tensors[n].view_as(t) for n, t in model.state_dict().items()})
+    mean = torch.tensor(digits["mean"]).view(8, 8)
+    found = computed(page, site, "patch_attention", READ)
+    for (log_probs, weights, through, blanked), picture in zip(
+        found, digits["pictures"], strict=True
+    ):
+        pixels = torch.tensor(picture["pixels"]).view(8, 8) / 16
+        without = pixels.expand(16, 8, 8).clone()
+        for patch, copy in enumerate(without):
+            place = (
+                slice(patch // 4 * 2, patch // 4 * 2 + 2),
+                slice(patch % 4 * 2, patch % 4 * 2 + 2),
+            )
+            copy[place] = mean[place]
+        with torch.no_grad(), mt.record_attention(model) as maps:
+            scores = model(torch.cat([pixels[None], without])[:, None]).log_softmax(dim=-1)
+        layers = torch.stack([each[0] for each in maps.values()])  # (layers, h, q, k)
+        expected = torch.eye(17)
+        for layer in layers.mean(dim=1):
+            expected = (layer + torch.eye(17)) / 2 @ expected
+        assert torch.tensor(log_probs).allclose(scores[0], atol=1e-4)
+        assert torch.tensor(weights).transpose(1, 2).allclose(layers, atol=1e-5)
+        assert torch.tensor(through).allclose(expected, atol=1e-5)
+        assert torch.tensor(blanked).allclose(scores[1:, picture["label"]], atol=1e-4)
+
+
+def test_what_a_vit_looks_at_is_not_always_what_matters(page, site):
+    place = explorable(page, site, "patch_attention")
+    said = place.get_by_role("status")
+    assert "6 at 100 %, is right. Here the class token takes most" in said.inner_text()
+    takes, matters = re.search(
+        r"from patch (\d+)\. Blanking patch (\d+)", said.inner_text()
+    ).groups()
+    assert takes != matters
+    place.locator("svg.patches .frame").nth(7).click()  # the class token's comes first
+    assert place.get_by_label("query").input_value() == "7"
+    assert "Here patch 6 takes most" in said.inner_text()
+    assert f"Blanking patch {matters} changes most" in said.inner_text()
+    place.get_by_label("digit").select_option("9")
+    assert "is wrong" in said.inner_text()
