@@ -1,11 +1,11 @@
-"""Compute what five explorables of the website show, and write it beside them.
+"""Compute what six explorables of the website show, and write it beside them.
 
     python -m tools.export_explorables    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These need what chapters 1, 7, 10 and
-14 compute: the merges of a text, the gradients of deep stacks, the probabilities of two trained
-models, the weights of a ViT. A test checks them. Training takes two minutes, and gives other digits
-on each kind of processor.
+The other explorables compute in the browser what they show. These need what chapters 1, 7, 10, 14
+and 19 compute: the merges of a text, the gradients of deep stacks, the probabilities of two trained
+models, the weights of a ViT, and means of the live page's model. A test checks them. Training takes
+two minutes, and gives other digits on each kind of processor.
 """
 
 import json
@@ -25,6 +25,7 @@ import minitransformer as mt
 from benchmarks.experiments import vit
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inference.decoding import CachedDecoding
+from minitransformer.inspection import record_activations
 from minitransformer.tokenization.byte_pair_encoding import learn_merges
 from minitransformer.training.config import TrainingConfig
 from minitransformer.training.trainer import Trainer
@@ -43,6 +44,8 @@ ALPHAS = [tenth / 10 for tenth in range(21)]
 
 PROMPTS = ['raises an "Attribute', 'The "while" statement', "If the"]  # sure, less, not at all
 SHOWN = 10  # tokens that have a bar each
+
+MEAN_OVER = 300  # numbers
 
 
 # --- chapter 1 -------------------------------------------------------------------------------
@@ -276,11 +279,36 @@ def reader() -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
 
 
+# --- chapter 19 ------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def head_means() -> dict[str, list[float]]:
+    """Mean outputs of the heads of the live page's numbers model, over numbers and positions."""
+    translator = mt.Translator.load(FOLDER.parent / "live" / "number_words")
+    translator.model.float()  # from float16, as the page
+    english, german = translator.tokenizers.values()
+    given: dict[str, list[Tensor]] = {}
+    for number in random.Random(19).sample(range(1_000_000), MEAN_OVER):
+        src = torch.tensor([english.sequence_ids(mt.number_in_words(number, "en"))])
+        tgt = torch.tensor([german.begin(mt.number_in_words(number, "de"))])
+        with record_activations(translator.model) as found:
+            translator.model(src, tgt)
+        for site in filter(lambda site: site.endswith(".heads"), found):
+            given.setdefault(site, []).append(found[site][0])  # (h, q, e)
+    return {
+        f"{site}.{head}": [round(x, 4) for x in one.mean(0).tolist()]
+        for site, outputs in given.items()
+        for head, one in enumerate(torch.cat(outputs, 1))  # (q, e)
+    }
+
+
 if __name__ == "__main__":
     weights, digits = reader()
     save_file(weights, FOLDER / "patch_attention.safetensors")
     contents = {
         "patch_attention": digits,
+        "head_means": head_means(),
         "bpe_stepper": bpe_stepper(),
         "norm_depth": norm_depth(),
         "beam_tree": beam_tree(*beginner()),

@@ -144,6 +144,7 @@ export class Model {
     this.embeddings = { encoder: "src_embedding", decoder: embedding };
     tensors[`${embedding}.weight`] ??= tensors["src_embedding.weight"]; // shared
     tensors["output_projection.weight"] ??= tensors[`${embedding}.weight`]; // tied
+    this.replaced = {}; // outputs of heads by site and head: { "….self_attention.heads.2": vector }
   }
 
   /** Read the whole source at once; the trace of the encoder comes back. */
@@ -316,6 +317,7 @@ export class Model {
         for (let k = 0; k < visible; k++) {
           for (let j = 0; j < d_k; j++) output[own + j] += weights[head][k] * values[k][shared + j];
         }
+        output.set(this.replaced[`${name}.heads.${head}`] ?? [], own);
       }
       allScores.push(scores);
       allWeights.push(weights);

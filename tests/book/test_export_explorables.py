@@ -1,7 +1,8 @@
-"""What five explorables show is what the package computes."""
+"""What six explorables show is what the package computes."""
 
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ import export_explorables
 import minitransformer as mt
 from benchmarks.experiments import vit
 from export_explorables import FOLDER
+from live_model import FOLDER as LIVE
+from live_model import read_translator
+from minitransformer.inspection import ablate
 from repository import ROOT
 
 pytestmark = pytest.mark.slow
@@ -77,3 +81,29 @@ def test_digits_are_held_out_and_the_stored_weights_read_such_digits():
     weights = load_file(FOLDER / "patch_attention.safetensors")
     model.load_state_dict({n: weights[n].view_as(t) for n, t in model.state_dict().items()})
     assert vit.accuracy(lambda part: model(part).argmax(dim=-1), x[held_out], y[held_out]) > 0.94
+
+
+def test_means_are_those_of_the_live_page_s_model():
+    expected = export_explorables.head_means()
+    found = committed("head_means")
+    assert found.keys() == expected.keys()
+    for head, mean in expected.items():
+        assert found[head] == pytest.approx(mean, abs=2e-4)  # another processor rounds otherwise
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_what_the_chapter_says_of_silenced_heads(kind):
+    means = {head: torch.tensor(mean) for head, mean in committed("head_means").items()}
+    translator = read_translator(LIVE / "number_words")
+    numbers = random.Random(5).sample(range(10**6), 100)
+    pairs = [mt.TextPair(*(mt.number_in_words(n, side) for side in ("en", "de"))) for n in numbers]
+
+    def right(site, *heads):
+        mean = torch.stack([means[f"{site}.{head}"] for head in range(4)])[:, None]  # (h, 1, e)
+        with ablate(translator.model, site, kind, reference=mean, heads=heads):
+            return translator.exact_match(pairs)
+
+    cross, own = (f"decoder.layers.0.{part}_attention.heads" for part in ("cross", "self"))
+    assert min(right(cross, head) for head in range(4)) > 0.95
+    assert right(own, 0) < 0.75
+    assert right(cross, 0, 1, 2, 3) < 0.5 if kind == "zero" else right(cross, 0, 1, 2, 3) > 0.9

@@ -4,15 +4,18 @@ import itertools
 import json
 import math
 import re
+from contextlib import ExitStack
 
 import pytest
 import torch
 from playwright.sync_api import Page
 from safetensors.torch import load_file
 
+import live_model
 import minitransformer as mt
 from benchmarks.experiments.vit import SHAPE
 from minitransformer.inference.beam_search import beam_search
+from minitransformer.inspection import ablate
 from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.tokenization.byte_pair_encoding import merge_pairs
 from repository import ROOT
@@ -32,6 +35,7 @@ CHAPTERS = {
     "beam_tree": "10_inference",
     "rotary_scaling": "12_llama",
     "patch_attention": "14_vit",
+    "ablate_heads": "19_looking_inside",
 }
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
 
@@ -56,6 +60,7 @@ def explorable(page: Page, site: str, name: str):
     """The explorable on its chapter's page, once it is there."""
     page.goto(f"{site}/chapters/{CHAPTERS[name]}.html")
     place = page.locator(f"[data-explorable={name}]")
+    place.scroll_into_view_if_needed()  # what is large is fetched near
     place.get_by_role("status").wait_for()
     return place
 
@@ -685,3 +690,70 @@ def test_what_a_vit_looks_at_is_not_always_what_matters(page, site):
     assert f"Blanking patch {matters} changes most" in said.inner_text()
     place.get_by_label("digit").select_option("9")
     assert "is wrong" in said.inner_text()
+
+
+# --- silenced heads --------------------------------------------------------------------------
+
+SILENCED = [
+    [],
+    ["decoder.layers.0.cross_attention.heads.1"],
+    ["encoder.layers.1.self_attention.heads.0", "decoder.layers.1.self_attention.heads.3"],
+    [f"decoder.layers.{layer}.cross_attention.heads.{head}" for layer in (0, 1) for head in (0, 2)],
+    [f"decoder.layers.0.self_attention.heads.{head}" for head in range(4)],
+]
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_silenced_heads_change_what_ablate_changes(page, site, kind):
+    means = data("head_means")
+    translator = live_model.read_translator(live_model.FOLDER / "number_words")
+    model, (english, german) = translator.model, translator.tokenizers.values()
+    never = torch.tensor([german.pad_id])
+
+    def probabilities(source, target):
+        logits = model(source, target)[0].index_fill(-1, never, -math.inf)
+        return logits.softmax(-1)  # (q, v)
+
+    wrong = 0
+    for number, heads in itertools.product((7, 342, 58_216), SILENCED):
+        text = mt.number_in_words(number, "en")
+        found = computed(page, site, "ablate_heads", "m.without(...inputs)", text, heads, kind)
+        assert found["before"] == mt.number_in_words(number, "de")
+        source = torch.tensor([english.sequence_ids(text)])
+        ids = german.sequence_ids(found["before"])
+        target = torch.tensor([[german.bos_id, *ids[:-1]]])
+        with torch.inference_mode(), ExitStack() as ablations:
+            before = probabilities(source, target)
+            for name in heads:
+                where, _, head = name.rpartition(".")
+                mean = torch.tensor(means[name]).expand(1, 4, 1, -1)  # (b, h, q, e)
+                change = ablate(model, where, kind, reference=mean, heads=[int(head)])
+                ablations.enter_context(change)
+            after = probabilities(source, target)
+            assert found["after"] == translator.translate([text])[0]
+        rows = torch.arange(len(ids))
+        for name, probs in (("before", before), ("after", after)):
+            expected = probs[rows, ids].tolist()
+            assert [token[name] for token in found["tokens"]] == pytest.approx(expected, abs=1e-4)
+        likeliest = german.labels(after.argmax(-1).tolist())
+        assert [token["first"] for token in found["tokens"]] == likeliest
+        wrong += found["after"] != found["before"]
+    assert wrong > 1
+
+
+def test_heads_are_silenced_and_restored_on_the_page(page, site):
+    place = explorable(page, site, "ablate_heads")
+    status = place.get_by_role("status")
+    assert status.inner_text() == "With all 24 heads, 342 is “dreihundertzweiundvierzig”."
+    place.get_by_role("button", name="all heads of decoder 1, self").click()
+    place.get_by_role("button", name="all heads of decoder 2, cross").click()
+    assert status.inner_text().startswith("Without 8 of 24 heads, 342 becomes")
+    place.get_by_role("button", name="head 3 of decoder 2, cross").click()
+    assert status.inner_text().startswith("Without 7 of 24 heads")
+    place.get_by_label("number").fill("1e9")
+    assert "Type a whole number up to 999,999." in status.inner_text()
+    place.get_by_role("button", name="restore all heads").press("Enter")
+    place.get_by_label("number").fill("58216")
+    expected = f"With all 24 heads, 58,216 is “{mt.number_in_words(58_216, 'de')}”."
+    assert status.inner_text() == expected
+    assert place.locator("[aria-pressed=true]").count() == 0
