@@ -10,10 +10,21 @@ import pytest
 import torch
 from playwright.sync_api import Page
 from safetensors.torch import load_file
+from torch.utils.flop_counter import FlopCounterMode
 
 import live_model
 import minitransformer as mt
 from benchmarks.experiments.vit import SHAPE
+from minitransformer.efficient_attention import (
+    BlockMask,
+    any_of,
+    causal_rule,
+    flash_attention,
+    global_rule,
+    linear_attention,
+    strided_rule,
+    window_rule,
+)
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inspection import ablate
 from minitransformer.models.rotary_scaling import RotaryScaling
@@ -31,6 +42,7 @@ CHAPTERS = {
     "hinges": "06_feed_forward",
     "norm_depth": "07_layer_norm",
     "attention_masks": "08_encoder_decoder",
+    "attention_cost": "15_efficient_attention",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
     "rotary_scaling": "12_llama",
@@ -757,3 +769,48 @@ def test_heads_are_silenced_and_restored_on_the_page(page, site):
     expected = f"With all 24 heads, 58,216 is “{mt.number_in_words(58_216, 'de')}”."
     assert status.inner_text() == expected
     assert place.locator("[aria-pressed=true]").count() == 0
+
+
+# --- what attention costs --------------------------------------------------------------------
+
+COSTS = {"block": 8, "window": 5, "globals": 3, "stride": 7}
+RULES = {
+    "full": lambda query, key: query == query,
+    "causal": causal_rule,
+    "window": window_rule(5),
+    "window and global": any_of(window_rule(5), global_rule(3)),
+    "strided": strided_rule(7),
+}
+
+
+@pytest.mark.parametrize("n", [2, 8, 37, 64])
+def test_attention_costs_what_the_package_computes(page, site, n):
+    expression = (
+        "inputs[0].map(name => [name === 'linear' ? null : m.pairs(name, inputs[1], inputs[2]),"
+        " m.operations(name, inputs[1], 6, inputs[2])])"
+    )
+    names = [*RULES, "linear"]
+    found = computed(page, site, "attention_cost", expression, names, n, COSTS)
+    x = torch.randn(3, n, 6)
+    for name, (pairs, operations) in zip(names, found, strict=True):
+        with FlopCounterMode(display=False) as counter:
+            if name == "linear":
+                linear_attention(*x)
+            else:
+                mask = BlockMask(RULES[name], n, block_size=8)
+                flash_attention(*x, mask)
+                assert pairs["seen"] == mask.dense().sum()
+                assert pairs["computed"] == pytest.approx(n * n * mask.share_computed)
+        assert operations == counter.get_total_flops()
+
+
+def test_twice_the_length_costs_four_times_as_much_or_twice(page, site):
+    place = explorable(page, site, "attention_cost")
+    status = place.get_by_role("status")
+    place.get_by_label("length n").fill("8")
+    assert "65,536² pairs 100 % are seen" in status.inner_text()
+    assert "takes 4.0 times as many" in status.inner_text()
+    assert "take 17 GB in float32" in place.locator(".view").inner_text()
+    for name in ("window", "linear"):
+        place.get_by_label("pattern").select_option(name)
+        assert "takes 2.0 times as many" in status.inner_text()
