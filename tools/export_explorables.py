@@ -1,17 +1,19 @@
-"""Compute what six explorables of the website show, and write it beside them.
+"""Compute what seven explorables of the website show, and write it beside them.
 
     python -m tools.export_explorables    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These need what chapters 1, 7, 10, 14
-and 19 compute: the merges of a text, the gradients of deep stacks, the probabilities of two trained
-models, the weights of a ViT, and means of the live page's model. A test checks them. Training takes
-two minutes, and gives other digits on each kind of processor.
+The other explorables compute in the browser what they show. These need what chapters 1, 7, 10, 14,
+18 and 19 compute: the merges of a text, the gradients of deep stacks, the probabilities of two
+trained models, the weights of a ViT, the parts of larger models, and means of the live page's
+model. A test checks them. Training takes two minutes, and gives other digits on each kind of
+processor.
 """
 
 import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise, product
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -26,6 +28,8 @@ from benchmarks.experiments import vit
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inference.decoding import CachedDecoding
 from minitransformer.inspection import record_activations
+from minitransformer.models import GPT2Config, LlamaConfig
+from minitransformer.planning import HARDWARE, parts_of
 from minitransformer.tokenization.byte_pair_encoding import learn_merges
 from minitransformer.training.config import TrainingConfig
 from minitransformer.training.trainer import Trainer
@@ -41,6 +45,13 @@ DEPTHS = (2, 4, 8, 16, 32, 64)
 NUMBER = 81_234
 WIDEST, LONGEST = 5, 16
 ALPHAS = [tenth / 10 for tenth in range(21)]
+
+MODELS: dict[str, GPT2Config | LlamaConfig] = {
+    "GPT-2": GPT2Config(),
+    "GPT-2 XL": GPT2Config(d_model=1600, num_heads=25, num_layers=48),
+    "LLaMA 7B": LlamaConfig(),
+    "LLaMA 65B": LlamaConfig(d_model=8192, num_heads=64, num_layers=80, d_ff=22_016),
+}
 
 PROMPTS = ['raises an "Attribute', 'The "while" statement', "If the"]  # sure, less, not at all
 SHOWN = 10  # tokens that have a bar each
@@ -279,6 +290,25 @@ def reader() -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
 
 
+# --- chapter 18 ------------------------------------------------------------------------------
+
+
+def planner() -> dict[str, dict[str, Any]]:
+    """What `mt.plan` counts of a few models, and its devices."""
+    models = {}
+    for name, config in MODELS.items():
+        layers, outside = parts_of(config)
+        models[name] = {
+            "width": config.d_model,
+            "vocabulary": config.vocab_size,
+            "length": config.max_len,
+            "layers": len(layers),
+            "layer": asdict(layers[0]),
+            "outside": asdict(outside),
+        }
+    return {"models": models, "hardware": {name: asdict(it) for name, it in HARDWARE.items()}}
+
+
 # --- chapter 19 ------------------------------------------------------------------------------
 
 
@@ -313,6 +343,7 @@ if __name__ == "__main__":
         "norm_depth": norm_depth(),
         "beam_tree": beam_tree(*beginner()),
         "next_token": next_token(*writer()),
+        "planner": planner(),
     }
     for name, content in contents.items():
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))

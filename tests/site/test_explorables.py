@@ -12,6 +12,7 @@ from playwright.sync_api import Page
 from safetensors.torch import load_file
 from torch.utils.flop_counter import FlopCounterMode
 
+import export_explorables
 import live_model
 import minitransformer as mt
 from benchmarks.experiments.vit import SHAPE
@@ -43,6 +44,7 @@ CHAPTERS = {
     "norm_depth": "07_layer_norm",
     "attention_masks": "08_encoder_decoder",
     "attention_cost": "15_efficient_attention",
+    "planner": "18_larger",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
     "rotary_scaling": "12_llama",
@@ -814,3 +816,50 @@ def test_twice_the_length_costs_four_times_as_much_or_twice(page, site):
     for name in ("window", "linear"):
         place.get_by_label("pattern").select_option(name)
         assert "takes 2.0 times as many" in status.inner_text()
+
+
+# --- the planner -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", export_explorables.MODELS)
+def test_plans_are_those_of_the_package(page, site, name):
+    stored = data("planner")
+    devices = itertools.cycle(mt.HARDWARE)
+    cases = [
+        (gpus, next(devices), rows, precision, fsdp, checkpointing)
+        for gpus, rows in ((1, 1), (8, 3), (4096, 128))
+        for precision in ("mixed", "float32")
+        for fsdp in (False, True)
+        for checkpointing in (False, True)
+    ]
+    keys = ("gpus", "device", "rows", "precision", "fsdp", "checkpointing")
+    options = [{"tokens": 2e11, **dict(zip(keys, case, strict=True))} for case in cases]
+    expression = "inputs[1].map(o => m.plan(inputs[2], inputs[0][o.device], o))"
+    inputs = stored["hardware"], options, stored["models"][name]
+    found = computed(page, site, "planner", expression, *inputs)
+    for (gpus, device, rows, precision, fsdp, checkpointing), planned in zip(
+        cases, found, strict=True
+    ):
+        expected = mt.plan(
+            export_explorables.MODELS[name],
+            2e11,
+            gpus,
+            mt.HARDWARE[device],
+            batch_size=rows,
+            precision=precision,
+            sharding="fsdp" if fsdp else "none",
+            checkpointing=checkpointing,
+        )
+        assert planned["parameters"] == expected.parameters
+        assert planned["seconds"] == pytest.approx(expected.seconds)
+        assert planned["memory"] == pytest.approx(expected.memory)
+
+
+def test_seven_billion_parameters_fit_if_they_are_shared(page, site):
+    place = explorable(page, site, "planner")
+    status = place.get_by_role("status")
+    assert "LLaMA 7B does not fit" in status.inner_text()
+    place.get_by_label("activation checkpointing").check()
+    assert "LLaMA 7B does not fit" in status.inner_text()
+    place.get_by_label("share parameters").check()
+    assert "LLaMA 7B fits" in status.inner_text()
