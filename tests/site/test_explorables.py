@@ -26,6 +26,13 @@ from minitransformer.efficient_attention import (
     strided_rule,
     window_rule,
 )
+from minitransformer.efficient_attention.caches import (
+    LatentAttention,
+    LatentCache,
+    QuantisedCache,
+    RollingCache,
+)
+from minitransformer.efficient_attention.linear import linear_attention_step
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inspection import ablate
 from minitransformer.models.rotary_scaling import RotaryScaling
@@ -50,6 +57,7 @@ CHAPTERS = {
     "rotary_scaling": "12_llama",
     "patch_attention": "14_vit",
     "ablate_heads": "19_looking_inside",
+    "cache_growth": "15_efficient_attention",
 }
 each_explorable = pytest.mark.parametrize("name", CHAPTERS)
 
@@ -649,6 +657,46 @@ def test_length_penalty_is_that_of_the_package(page, site):
     cases = [(length, alpha) for length in (1, 2, 16, 300) for alpha in (0, 0.6, 1, 2)]
     found = computed(page, site, "beam_tree", "inputs[0].map(c => m.lengthPenalty(...c))", cases)
     assert found == pytest.approx([mt.length_normalisation(*case) for case in cases])
+
+
+# --- caches ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 9, 11, 40])
+def test_caches_have_as_many_bytes_as_those_of_the_package(page, site, n):
+    kinds = ["full", "grouped", "quantised", "latent", "rolling", "linear", "nothing"]
+    expression = "inputs[0].map(kind => m.bytesOf(kind, inputs[1]))"
+    found = dict(
+        zip(kinds, computed(page, site, "cache_growth", expression, kinds, n), strict=True)
+    )
+    x = torch.zeros(1, n, 96)
+    for kind, groups, cache in [
+        ("full", 6, mt.KVCache()),
+        ("grouped", 2, mt.KVCache()),
+        ("quantised", 6, QuantisedCache()),
+        ("rolling", 6, RollingCache(8, 2)),
+    ]:
+        mt.MultiHeadAttention(96, 6, num_kv_heads=groups)(x, x, x, "causal", cache)
+        numbers = cache.keys.nbytes + cache.values.nbytes
+        assert found[kind] == (cache.num_bytes if kind == "quantised" else numbers)
+    latent = LatentCache()
+    LatentAttention(96, 6, 24)(x, None, latent)
+    assert found["latent"] == latent.latent.nbytes
+    state = linear_attention_step(*torch.zeros(3, 6, 16))[1]
+    assert found["linear"] == sum(part.nbytes for part in state)
+    assert found["nothing"] == 0
+
+
+def test_a_rolling_cache_forgets_and_without_a_cache_all_is_computed_again(page, site):
+    place = explorable(page, site, "cache_growth")
+    said = place.get_by_role("status")
+    assert "One position is computed, 11 others read from the cache." in said.inner_text()
+    place.get_by_label("kept").select_option("rolling")
+    assert "9 others read from the cache, 2 forgotten." in said.inner_text()
+    assert place.locator("svg.cache .forgotten").count() == 2 * 6
+    place.get_by_label("kept").select_option("nothing")
+    assert "values of 12 positions are computed, all but one of them again" in said.inner_text()
+    assert place.locator("svg.cache .computed").count() == 12 * 6
 
 
 # --- a ViT -----------------------------------------------------------------------------------
