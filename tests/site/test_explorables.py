@@ -106,6 +106,12 @@ def test_every_explorable_has_its_place():
     assert {path.stem for path in FOLDER.glob("*.mjs")} == CHAPTERS.keys() | shared
 
 
+def test_every_rule_of_the_styles_ends():
+    styles = (FOLDER / "explorables.css").read_text(encoding="utf-8")
+    for part in styles.split("\n/* --- "):  # a rule left open would swallow the next part
+        assert part.count("{") == part.count("}"), part[:40]
+
+
 @each_explorable
 def test_without_scripts_its_text_stays(browser, site, name):
     context = browser.new_context(java_script_enabled=False)
