@@ -54,6 +54,23 @@ ENGINES: dict[str, Callable[..., None]] = {
     "transformers": export.to_transformers,
 }
 NUMBER_WORDS, LANGUAGE_MODEL = "number-words", "language-model"
+LANGUAGE_MODEL_SIZES: dict[str, Any] = {
+    "num_layers": 4,
+    "d_model": 160,
+    "num_heads": 5,
+    "d_ff": 640,
+    "dropout": 0.15,
+    "norm_first": True,
+    "positional_encoding": "rotary",
+    "max_len": 256,
+}
+LANGUAGE_MODEL_SETTINGS: dict[str, Any] = {
+    "batch_size": 32,
+    "context_length": 128,
+    "optimizer": "muon",
+    "schedule": "linear",
+    "peak_learning_rate": 8e-3,
+}
 Loaded = TypeVar("Loaded", bound=TextModel)
 OF_MANY = ("parts", "recompute", "compile", "time_limit")  # options of `train_together` alone
 
@@ -100,7 +117,7 @@ def job_of(args: argparse.Namespace) -> Job:
 
 def settings(args: argparse.Namespace) -> TrainingConfig:
     """How the job is trained, as far as the command says nothing else."""
-    own = {} if args.tokens else job_of(args).settings
+    own = LANGUAGE_MODEL_SETTINGS if args.tokens else job_of(args).settings
     given = {"seed": args.seed, "precision": args.precision}
     if args.steps is not None:  # fewer than the warm-up may be asked for: it shrinks with them
         warmup = own.get("warmup_steps", TrainingConfig.warmup_steps)
@@ -115,8 +132,9 @@ def begun_trainer(args: argparse.Namespace, device: torch.device | str) -> Train
     if args.tokens:
         file = parallel.TokenFile(args.tokens)
         if not path.exists():
-            sizes = {"num_layers": 4, "d_model": 128, "num_heads": 4, "norm_first": True}
-            shape = TransformerConfig.decoder_only(file.tokenizer.vocab_size, **sizes)
+            shape = TransformerConfig.decoder_only(
+                file.tokenizer.vocab_size, **LANGUAGE_MODEL_SIZES
+            )
             generator = torch.Generator().manual_seed(config.seed)
             model = DecoderOnlyTransformer(shape, generator).to(device)
             return LanguageModelTrainer(model, file.tokens, file.tokenizer, config)
