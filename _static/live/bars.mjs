@@ -11,9 +11,8 @@ const ALL = 20; // the slider's end: no token is cut off
 const SAYS = {
   greedy: "The token with the longest bar is written.",
   sample:
-    "Drawn from softmax(scores / T): a temperature T below 1 favours probable tokens, above 1 it " +
-    "levels them. Top-k keeps the k most probable, top-p the fewest that reach p together. An " +
-    "outline is the probability at T = 1.",
+    "Drawn from softmax(scores / T): a T below 1 favours probable tokens, above 1 it levels them. " +
+    "Top-k keeps the k most probable, top-p the fewest that reach p. Outlined: at T = 1.",
   beam:
     "The best few beginnings are kept, and each is extended by every token. A larger α favours " +
     "longer texts. The bars are the model’s own probabilities.",
@@ -62,15 +61,22 @@ export class Bars {
     this.again.addEventListener("click", () => changed("again"));
     this.of = {
       greedy: [],
-      sample: [this.temperature, this.topK, this.topP, { node: this.again }],
+      sample: [{ node: this.again }, this.temperature, this.topK, this.topP],
       beam: [this.width, this.alpha],
     };
     const settings = Object.values(this.of).flatMap((controls) => controls.map((c) => c.node));
-    this.settings = element("div", { class: "live-settings" }, ...settings);
+    this.settings = element("div", { class: "live-settings" }, this.method.node, ...settings);
     this.says = element("p", { class: "live-says" });
     this.heading = element("p", { class: "live-heading" });
     this.list = element("ol", { class: "live-bars" });
-    place.replaceChildren(this.heading, this.list, this.method.node, this.settings, this.says);
+    place.replaceChildren(this.heading, this.list, this.settings, this.says);
+    this.arrange();
+  }
+
+  /** Set what is given, the rest as at first. */
+  preset({ method = "greedy", temperature = 1, topP = 1 }) {
+    this.method.input.value = method;
+    [this.temperature.value, this.topK.value, this.topP.value] = [temperature, ALL, topP];
     this.arrange();
   }
 
@@ -101,7 +107,7 @@ export class Bars {
       .slice(0, SHOWN);
     if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
     const before = translation.text(cursor);
-    const end = before.length > 60 ? `… ${before.slice(-60)}` : before;
+    const end = before.length > 28 ? `… ${before.slice(-26)}` : before;
     this.heading.textContent = before ? `After “${end}”` : "At the beginning";
     this.arrange();
     if (isForced) this.says.textContent = FORCED;

@@ -38,12 +38,13 @@ export class Detail {
     const { side, box, head } = chosen;
     const step = box.steps[Math.min(chosen.step, box.steps.length - 1)];
     const where = step.of ?? side; // keys and values of cross-attention come from the encoder
-    const i = at[where];
+    const rows = (name) => translation.rows(name);
+    const attended = where !== side && !at.isPicked && rows(box.shows)[at[side]][head];
+    const i = attended ? (chosen.key ?? largest(attended)) : at[where];
     this.title.textContent = titleOf(chosen);
     this.words.textContent = inWords(translation, at, chosen);
     this.showSteps(box, step);
     this.says.textContent = step.says;
-    const rows = (name) => translation.rows(name);
     const row = rows(step.name)[i];
     const keys = step.byKey && row[head];
     const written = step.byToken ? translation.ids[i] : 0;

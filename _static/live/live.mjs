@@ -1,10 +1,9 @@
-// The page "The model, live": what one types is understood, translated, and shown in the picture.
+// The page "The model, live": what one types is translated or continued, and shown in the picture.
 
 import { inWords as treeInWords, tree as drawTree } from "../explorables/beam_tree.mjs";
 import { decimals, element, svg } from "../explorables/elements.mjs";
 import { Bars, percent } from "./bars.mjs";
 import { Detail, inWords, titleOf } from "./detail.mjs";
-import { softmax } from "./model.mjs";
 import { WORDS, boxes } from "./parts.mjs";
 import { Picture } from "./picture.mjs";
 import { draw, greedy, seeded } from "./sampling.mjs";
@@ -14,8 +13,12 @@ import { plain, understand } from "./understand.mjs";
 const app = document.getElementById("live-app");
 const own = app.dataset.model; // the one model of a page that `minitransformer show` writes
 const MODELS = ["number_words", "grammar"];
-const PACE = 900; // ms between two tokens
-const LONGEST_DRAWN = 24; // tokens: what is drawn may have no end, and the picture no room for it
+const WRITER = "shakespeare"; // what continues a text
+const PACE = 900; // ms between two tokens of a translation
+const QUICK_PACE = 250; // of a longer text
+const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+const LONGEST_DRAWN = 24; // tokens of a translation: what is drawn may have no end
+const DRAWN = { method: "sample", temperature: 0.8, topP: 0.95 }; // where greedy decoding repeats
 
 const [form, input, status, examples, result, controls, picture, tree, transcript, words] = [
   "form",
@@ -32,6 +35,7 @@ const [form, input, status, examples, result, controls, picture, tree, transcrip
 
 const translators = {}; // the promise of each model that was asked for
 const tokenizers = {};
+let does = app.dataset.does ?? "Translate"; // or "Continue": what was asked for last
 let translation; // the text that is shown
 let name; // of its model
 let view; // the picture of that model
@@ -50,33 +54,33 @@ const detail = new Detail(document.getElementById("live-detail"), (picked) => {
 });
 const bars = new Bars(document.getElementById("live-next"), { changed, take });
 
-// --- translating -------------------------------------------------------------------------------
+// --- translating, continuing -------------------------------------------------------------------
 
-/** Understand what is typed, load its model if need be, and translate to the end. */
-async function translate() {
+/** Understand what is typed, load its model if need be, and write to the end. */
+async function run() {
   pause();
-  const asked = input.value;
+  const [asked, how] = [input.value, does];
+  const only = own ?? (how === "Continue" ? WRITER : undefined);
+  for (const button of form.querySelectorAll("[type=submit]"))
+    button.classList.toggle("live-wanted", button.dataset.does === does);
   say("Loading the model …");
   try {
-    const understood = own ? plain(asked, await loaded(own)) : await asTranslated(asked);
+    const understood = only ? plain(asked, await loaded(only)) : await asTranslated(asked);
     input.setAttribute("aria-invalid", Boolean(understood.refusal));
     result.parentElement.classList.toggle("live-old", Boolean(understood.refusal));
     const old = understood.refusal && translation ? "Still showing: " : "";
     document.getElementById("live-reads").dataset.before = old;
     if (understood.refusal)
-      return say(`${understood.refusal}${own ? "" : " Try one of the examples."}`, true);
-    const { model = own, reads, note } = understood;
+      return say(`${understood.refusal}${only ? "" : " Try one of the examples, or Continue."}`, true);
+    const { model = only, reads, note } = understood;
     const translator = await loaded(model);
-    if (input.value !== asked) return undefined; // something else was typed meanwhile
+    if (input.value !== asked || does !== how) return undefined; // something else was asked meanwhile
     if (name !== model) build(model, translator);
     translation = translator.begin(reads);
-    document.getElementById("live-reads").textContent = `${reads} →`;
+    document.getElementById("live-reads").textContent = hasSource() ? `${reads} →` : "";
     write(0);
-    cursor = translation.ids.length - 1;
-    at = { encoder: 0, decoder: cursor };
     app.dataset.state = "shown";
-    show();
-    return say(`${outcome()}${note ? `. ${note}` : ""}`, false, note);
+    return reveal(note);
   } catch (error) {
     return say(`The model could not be loaded: ${error.message}. Try again.`, true);
   }
@@ -101,17 +105,33 @@ async function asTranslated(text) {
   return understand(text, tokenizers);
 }
 
+const hasSource = () => translation.model.hasEncoder;
+
+/** Show what is written: a translation at its end, a continued text token by token. */
+function reveal(note) {
+  const isPlayed = !hasSource() && !isStill.matches && bars.method.input.value !== "beam";
+  cursor = isPlayed ? translation.prompt.length : translation.ids.length - 1;
+  at = { encoder: 0, decoder: cursor };
+  show();
+  if (isPlayed) play(() => say(outcome()));
+  else say(note ? `${outcome().replace(/\.?$/, ".")} ${note}` : outcome());
+}
+
 /** The picture of another model. */
 function build(model, translator) {
   name = model;
-  const { config } = translator.model;
-  const sides = translator.model.hasEncoder ? ["encoder", "decoder"] : ["decoder"];
+  const { config, hasEncoder } = translator.model;
+  const before = app.dataset.does;
+  app.dataset.does = hasEncoder ? "Translate" : "Continue";
+  result.lang = own ? "" : hasEncoder ? "de" : "en";
+  if (!own && app.dataset.does !== before) bars.preset(hasEncoder ? {} : DRAWN);
+  const sides = hasEncoder ? ["encoder", "decoder"] : ["decoder"];
   const places = Object.fromEntries(
     sides.map((side) => [side, document.getElementById(`live-${side}`)]),
   );
   view = new Picture(places, config, { choose: choosePart, point });
   const last = config.num_decoder_layers - 1;
-  const kind = translator.model.hasEncoder ? "cross_attention" : "self_attention";
+  const kind = hasEncoder ? "cross_attention" : "self_attention";
   const box = boxes(config, "decoder").find(
     ({ key }) => key === `decoder.layers.${last}.${kind}`,
   );
@@ -135,15 +155,17 @@ function write(from) {
 function goOn() {
   const random = seeded(seed);
   const isDrawn = bars.method.input.value === "sample";
-  const longest = isDrawn && !own ? LONGEST_DRAWN : Infinity;
+  const longest = isDrawn && !own && hasSource() ? LONGEST_DRAWN : Infinity;
   while (!translation.ended && translation.ids.length < longest)
     translation.step(isDrawn ? (scores) => draw(bars.probs(scores), random) : greedy);
 }
 
 /** What is written, and whether it was cut off. */
 function outcome() {
-  const text = translation.text();
-  return translation.ended ? text : `${text} … Cut off after ${translation.ids.length} tokens.`;
+  const [text, count] = [translation.text(), translation.ids.length];
+  const cut = translation.ids.at(-1) !== translation.eos && `Cut off after ${count} tokens.`;
+  if (!hasSource()) return cut || `The model ended the text after ${count} tokens.`;
+  return cut ? `${text} … ${cut}` : text;
 }
 
 /** Let beam search choose the text, and show its tree. */
@@ -173,14 +195,15 @@ function showBeam() {
 function changed(what) {
   pause();
   bars.arrange();
-  if (!translation) return;
+  if (!translation) return undefined;
   if (what === "again") seed += 1;
   const method = bars.method.input.value;
   write(what === "setting" && method === "sample" ? cursor : 0);
+  if (what !== "setting" && !hasSource()) return reveal();
   cursor = Math.min(cursor, translation.ids.length - 1);
   at.decoder = Math.min(at.decoder, cursor);
   show();
-  say(outcome());
+  return say(outcome());
 }
 
 /** Write this token at the shown step, and go on from there. */
@@ -218,10 +241,11 @@ function undo() {
 /** Show the step that writes token `index`. */
 function go(index) {
   cursor = Math.max(0, Math.min(index, translation.ids.length - 1));
-  at.decoder = cursor;
+  at = { encoder: at.encoder, decoder: cursor };
+  delete chosen.key; // the newest token's own
   show();
   const scores = translation.scores[cursor];
-  const share = percent(softmax(scores)[translation.ids[cursor]]);
+  const share = percent(bars.probs(scores)[translation.ids[cursor]]);
   const read = translation.label(translation.readIds[cursor]);
   const written = translation.label(translation.ids[cursor]);
   const count = translation.ids.length;
@@ -231,19 +255,23 @@ function go(index) {
 function pause() {
   clearInterval(playing);
   playing = undefined;
+  result.classList.remove("live-writing");
   status.removeAttribute("aria-busy");
   controls.querySelector("[data-do=play]").textContent = "Play";
 }
 
-function play() {
+/** Go through the steps that are left, or all again; `then` is called at the end. */
+function play(then) {
   if (playing) return pause();
   if (cursor === translation.ids.length - 1) go(0);
+  result.classList.add("live-writing"); // what comes later is not seen
   status.setAttribute("aria-busy", true); // what is said at each step is not spoken
   controls.querySelector("[data-do=play]").textContent = "Pause";
   playing = setInterval(() => {
-    if (cursor === translation.ids.length - 1) return pause();
-    return go(cursor + 1);
-  }, PACE);
+    if (cursor < translation.ids.length - 1) return go(cursor + 1);
+    pause();
+    return then?.();
+  }, hasSource() ? PACE : QUICK_PACE);
   return undefined;
 }
 
@@ -256,7 +284,7 @@ function say(message, isError = false) {
 }
 
 function show() {
-  const written = translation.ids.map((id, index) => {
+  const written = translation.ids.flatMap((id, index) => {
     const button = element(
       "button",
       {
@@ -266,18 +294,21 @@ function show() {
           (forced.has(index) ? ", written by you" : ""),
         "aria-pressed": index === cursor,
       },
-      translation.label(id),
+      hasSource() ? translation.label(id) : translation.label(id).replaceAll("␣", " "),
     );
     button.classList.toggle("forced", forced.has(index));
     button.classList.toggle("later", index > cursor);
+    button.classList.toggle("given", index < translation.prompt.length);
     button.addEventListener("click", () => {
       pause();
       go(index);
-      result.children[index].focus();
+      result.querySelectorAll("button")[index].focus();
     });
-    return button;
+    return isLineEnd(id) ? [button, element("br")] : [button];
   });
   result.replaceChildren(...written);
+  const { offsetTop, offsetHeight } = result.querySelector("[aria-pressed=true]");
+  result.scrollTop = offsetTop + offsetHeight - result.clientHeight; // the newest token is seen
   bars.show(translation, cursor, forced.has(cursor));
   controls.querySelector("[data-do=undo]").hidden = !undone.length;
   view.show(translation, cursor);
@@ -286,18 +317,22 @@ function show() {
   if (transcript.open) showTranscript();
 }
 
+const isLineEnd = (id) => !hasSource() && translation.label(id).endsWith("↵");
+
 function showDetail() {
   if (!translation) return;
   const looked = { ...at, newest: cursor };
   if (pointed) looked[pointed.side] = pointed.index;
+  looked.isPicked ||= pointed?.side === "encoder";
   view.mark(looked, chosen);
   detail.show(translation, looked, chosen);
 }
 
-/** A part, a head or a token of the picture was clicked. */
+/** A part, a head or a token of the picture was clicked: a row of a map is both. */
 function choosePart({ side, box, head = 0, index }, isAsked = true) {
   if (index !== undefined) at = { ...at, [side]: index };
-  else {
+  if (side === "encoder" && index !== undefined) at.isPicked = true;
+  if (box) {
     const step = Math.max(
       0,
       box.steps.findIndex(({ name: made }) => made === box.shows),
@@ -333,12 +368,14 @@ function showTranscript() {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  translate();
+  if (document.activeElement !== input) ({ does } = event.submitter.dataset); // Enter does the same again
+  run();
 });
 for (const button of examples.querySelectorAll("button")) {
   button.addEventListener("click", () => {
     input.value = button.textContent;
-    translate();
+    ({ does } = button.dataset);
+    run();
   });
 }
 controls.addEventListener("click", ({ target }) => {
@@ -379,12 +416,14 @@ new ResizeObserver(() => translation && view.drawFlow(picture.querySelector(".li
 picture.prepend(svg("svg", { class: "live-flow", "aria-hidden": true }));
 if (own) {
   form.querySelector("label").textContent = "A text";
-  form.querySelector("[type=submit]").textContent = app.dataset.does;
+  for (const button of form.querySelectorAll("[type=submit]"))
+    button.hidden = button.dataset.does !== does;
   input.value = app.dataset.text;
   result.removeAttribute("lang");
   [examples.hidden, words.hidden] = [true, true];
 }
 app.hidden = false; // without this script it would do nothing
 if (own && !input.value) say("Type a text.");
-else if (!own && navigator.connection?.saveData) say("Translate loads 2 megabytes.");
-else translate();
+else if (!own && navigator.connection?.saveData)
+  say("Translate loads 2 megabytes, Continue 3 megabytes.");
+else run();

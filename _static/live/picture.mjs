@@ -108,8 +108,14 @@ export class Picture {
         { type: "button", "aria-label": name, "aria-pressed": false, class: `live-${box.kind}` },
         ...(box.kind === "output" ? [] : [canvas, mark]),
       );
-      button.addEventListener("click", () => this.choose({ side, box, head }));
-      button.addEventListener("pointermove", (event) => this.pointed(event, side, box, button));
+      button.addEventListener("click", (event) => {
+        const index = event.detail ? this.tokenAt(event, side, box, button) : undefined;
+        this.choose({ side, box, head, index }); // a key press has no place
+      });
+      button.addEventListener("pointermove", (event) => {
+        const index = this.tokenAt(event, side, box, button);
+        if (index !== undefined) this.point(side, index);
+      });
       button.addEventListener("pointerleave", () => this.point());
       canvases.push({ button, canvas, mark });
       shows.append(button);
@@ -134,14 +140,14 @@ export class Picture {
     return element("div", { class: "live-box" }, name, cache, shows);
   }
 
-  /** Tell which token the pointer is over: a column of vectors, a row of weights. */
-  pointed(event, side, box, button) {
+  /** The token that the pointer is over: a column of vectors, a row of weights. */
+  tokenAt(event, side, box, button) {
     const { left, top, width, height } = button.getBoundingClientRect();
     const total = this.totals[side];
     const share =
       box.kind === "attention" ? (event.clientY - top) / height : (event.clientX - left) / width;
     const index = Math.floor(share * total);
-    if (index >= 0 && index < this.known[side]) this.point(side, index);
+    return index >= 0 && index < this.known[side] ? index : undefined;
   }
 
   /** Show all numbers up to the step `cursor` of a translation. */
@@ -163,7 +169,7 @@ export class Picture {
             label,
             element("small", {}, ` ${ids[side][index]}`),
           );
-          button.hidden = index >= this.known[side];
+          button.classList.toggle("later", index >= this.known[side]);
           button.addEventListener("click", () => this.choose({ side, index }));
           button.addEventListener("pointerenter", () => this.point(side, index));
           button.addEventListener("pointerleave", () => this.point());
@@ -248,7 +254,7 @@ export class Picture {
     const [x0, y0] = middle(from);
     let best;
     for (const node of this.nodes) {
-      if (node === document.activeElement || node.hidden) continue;
+      if (node === document.activeElement || node.matches(".later")) continue;
       const box = node.getBoundingClientRect();
       const [x, y] = middle(box);
       const along = {

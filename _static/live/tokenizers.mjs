@@ -76,9 +76,9 @@ class Tokenizer {
     return Array.from(new TextEncoder().encode(this.read(ids)));
   }
 
-  /** A token alone: a space as a sign that can be seen, bytes that are no characters in hex. */
+  /** A token alone: a space or the end of a line as a sign, bytes that are no characters in hex. */
   label(id) {
-    const text = this.read([id]);
+    const text = this.read([id]).replaceAll("\n", "↵");
     if (!/[\p{C}\ufffd]/u.test(text)) return text.replaceAll(" ", "␣");
     return this.bytes([id])
       .map((byte) => `⟨${byte.toString(16).padStart(2, "0")}⟩`)

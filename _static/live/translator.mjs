@@ -5,8 +5,9 @@ import { beamSearch } from "../explorables/beam_tree.mjs";
 import { Model, copied, readTensors } from "./model.mjs";
 import { tokenizerOf } from "./tokenizers.mjs";
 
-const LONGEST_TARGET = 64; // as in minitransformer.translate
-const LONGEST_TEXT = 40; // of a decoder-only model, the prompt included: more are hard to see
+// Tokens: what does not end would fill the picture. No target of the training texts is so long.
+const LONGEST_TARGET = 40;
+const LONGEST_TEXT = 60; // of a decoder-only model, the prompt included
 
 async function fetched(model, name) {
   const response = await fetch(new URL(`${model}/${name}`, import.meta.url));

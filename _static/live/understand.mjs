@@ -5,6 +5,7 @@ const UNITS = `zero one two three four five six seven eight nine ten eleven twel
   fifteen sixteen seventeen eighteen nineteen`.split(/\s+/);
 const TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split(" ");
 const SCALES = { thousand: 1000, million: 1_000_000 };
+const OPENERS = /^(that|whom?|although|because|when|while)$/i; // of a clause
 const LONGEST_SOURCE = 127; // tokens, and the end
 
 /** A number below a billion in English words, as the training texts have it. */
@@ -130,7 +131,12 @@ export function understand(text, { number_words: numbers, grammar }) {
     return {
       refusal: `The model of sentences does not know ${quoted(strange)}; its words are below.`,
     };
-  return fits("grammar", reads, grammar);
+  const clauses = grammar.split(reads).filter((word) => OPENERS.test(word));
+  const note =
+    clauses.length > 1
+      ? "Training had no clause within a subordinate one: if this has, expect mistakes."
+      : undefined;
+  return fits("grammar", reads, grammar, note);
 
   function asNumber(value) {
     // Training had two to nine millions, and less than a thousand after them.

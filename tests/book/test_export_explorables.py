@@ -13,7 +13,7 @@ import minitransformer as mt
 from benchmarks.experiments import vit
 from export_explorables import FOLDER
 from live_model import FOLDER as LIVE
-from live_model import read_translator
+from live_model import read_model
 from minitransformer.inspection import ablate
 from repository import ROOT
 
@@ -98,7 +98,7 @@ def test_means_are_those_of_the_live_page_s_model():
 @pytest.mark.parametrize("kind", ["zero", "mean"])
 def test_what_the_chapter_says_of_silenced_heads(kind):
     means = {head: torch.tensor(mean) for head, mean in committed("head_means").items()}
-    translator = read_translator(LIVE / "number_words")
+    translator = read_model(LIVE / "number_words")
     numbers = random.Random(5).sample(range(10**6), 100)
     pairs = [mt.TextPair(*(mt.number_in_words(n, side) for side in ("en", "de"))) for n in numbers]
 

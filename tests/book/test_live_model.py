@@ -1,18 +1,27 @@
 """The models of the live page: they are what the page says, and are written as they are."""
 
+import lzma
+import math
+import re
+from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from helpers import small_model
 
 import minitransformer as mt
-from live_model import FOLDER, read_translator, write
+from live_model import FOLDER, WRITER, read_model, write
 from minitransformer.tasks.recipes import JOBS
 
 pytestmark = pytest.mark.slow
 
-translator = cache(lambda name: read_translator(FOLDER / name))
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+PLAYS = SHARED / "tinyshakespeare" / "input.txt"
+LEARNED = 1_003_855  # characters of it
+
+translator = cache(lambda name: read_model(FOLDER / name))
 """The package's model with the page's weights, and its tokenizers."""
 
 
@@ -26,7 +35,7 @@ def test_a_model_is_written_in_half_as_many_bytes(tmp_path):
         "src_tokenizer.json",
         "tgt_tokenizer.json",
     }
-    again = read_translator(tmp_path).model
+    again = read_model(tmp_path).model
     for ours, theirs in zip(again.parameters(), small_model().parameters(), strict=True):
         assert torch.equal(ours, theirs.half().float())
 
@@ -56,3 +65,43 @@ def test_models_are_as_good_as_the_page_says():
     right = translator("grammar").exact_match(sentences["held_out"])
     assert right == pytest.approx(0.99, abs=0.002)
     assert translator("grammar").exact_match(sentences["deep"]) == pytest.approx(0.001, abs=0.001)
+
+
+def longest_copy(text: str, source: str) -> int:
+    """The most words in a row that a text has from the source; `source` begins with a space."""
+    words = text.split()
+    runs = ((i, j) for i in range(len(words)) for j in range(i + 1, len(words) + 1))
+    return max((j - i for i, j in runs if f" {' '.join(words[i:j])} " in source), default=0)
+
+
+def test_most_probable_speeches_are_much_the_same():
+    """The two that the page quotes are one."""
+    found = translator(WRITER).complete(["ROMEO:", "JULIET:"], max_new_tokens=40)
+    assert found == ["\nI'll tell thee what I can tell thee what I do."] * 2
+
+
+@pytest.mark.everything
+def test_writer_is_as_good_as_the_page_says():
+    if not PLAYS.is_file():
+        pytest.skip("the plays are not in shared/data beside the repository")
+    text = PLAYS.read_text(encoding="utf-8")
+    held_out = re.split(r"\n{2,}", text[LEARNED:].strip())
+    writer = translator(WRITER)
+    assert sum(p.numel() for p in writer.model.parameters()) == 1_401_280
+    bits = writer.bits_per_character(held_out, context_length=128)
+    assert bits == pytest.approx(2.12, abs=0.005)
+    learned, rest = text[:LEARNED], text[LEARNED:].strip()
+    counts = Counter(learned)
+    frequency = sum(-math.log2(max(1, counts[c]) / LEARNED) for c in rest) / len(rest)
+    packed = [len(lzma.compress(part.encode())) for part in (learned, learned + rest)]
+    assert frequency == pytest.approx(4.83, abs=0.005)
+    assert 8 * (packed[1] - packed[0]) / len(rest) == pytest.approx(2.52, abs=0.01)
+    names = Counter(re.findall(r"^[A-Z][A-Z ]+:$", learned, re.MULTILINE)).most_common(20)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        drawn = {"max_new_tokens": 58, "temperature": 0.8, "top_p": 0.95}
+        speeches = writer.complete([name for name, _ in names] * 4, **drawn)
+        assert (
+            max(longest_copy(speech, " ".join(["", *learned.split(), ""])) for speech in speeches)
+            <= 6
+        )

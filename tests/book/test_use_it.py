@@ -30,7 +30,7 @@ COMPARE = "python -m benchmarks.experiments.exported "
 def exported(tmp_path_factory):
     """Where somebody has followed the page, with models that were trained before."""
     folder = tmp_path_factory.mktemp("use it")
-    live_model.read_translator(live_model.FOLDER / "number_words").save(folder / "number-words")
+    live_model.read_model(live_model.FOLDER / "number_words").save(folder / "number-words")
     words = mt.WordTokenizer.train(["the cat sees a dog"])
     sizes = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_layers": 2, "norm_first": True}
     config = mt.TransformerConfig.decoder_only(words.vocab_size, **sizes)
@@ -89,7 +89,7 @@ def test_ctranslate2_translates(folder, exported, monkeypatch, capsys):
     assert printed == "['dreihundertzweiundvierzig', 'sieben']\n"
     assert f"It prints `{printed.strip()}`" in PAGE
     texts = ["nine hundred seventy-six thousand fifty-two", "one", "twelve thousand one"]
-    translator = live_model.read_translator(live_model.FOLDER / "number_words")
+    translator = live_model.read_model(live_model.FOLDER / "number_words")
     assert names["translate"](texts, beam_size=1) == translator.translate(texts)
 
 

@@ -21,7 +21,7 @@ from configurations import (
 from helpers import PAIRS, assert_same
 
 import minitransformer as mt
-from live_model import FOLDER, read_translator
+from live_model import FOLDER, read_model
 from minitransformer.export import to_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
@@ -100,7 +100,7 @@ def test_tokens_are_those_of_the_tokenizers(trained, tmp_path):
 
 @pytest.mark.slow
 def test_trained_translator_answers_the_same_in_eight_bits_too(tmp_path):
-    translator = read_translator(FOLDER / "number_words")
+    translator = read_model(FOLDER / "number_words")
     src, tgt = translator.tokenizers.values()
     texts = [pair.src for pair in mt.number_words()["held_out"][:300]]
     expected = translator.translate(texts)

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 import minitransformer as mt
-from live_model import FOLDER, read_translator
+from live_model import FOLDER, read_model
 from test_html import SITE
 
 LIVE = "chapters/live.html"
@@ -18,7 +18,7 @@ VIEWS = {"desktop": (1400, 900, "light"), "phone": (390, 844, "dark")}
 LONG = "He says that she has brought the child a cake."
 each_view = pytest.mark.parametrize("view", VIEWS)
 
-translator = cache(lambda name: read_translator(FOLDER / name))
+translator = cache(lambda name: read_model(FOLDER / name))
 """The package's model with the page's weights, and its tokenizers."""
 
 
@@ -135,6 +135,14 @@ def test_a_model_that_does_not_come_is_reported(browser, site):
         expect(status(page)).to_contain_text("could not be loaded", **ANSWER)
 
 
+def shown_keys(page: Page) -> torch.Tensor:
+    """The numbers of all keys in the panel."""
+    numbers = page.locator(".live-keys button").evaluate_all(
+        "buttons => buttons.map((button) => +button.dataset.number)"
+    )
+    return torch.tensor(numbers)
+
+
 # --- translating -----------------------------------------------------------------------------
 
 
@@ -166,7 +174,7 @@ def test_what_cannot_be_translated_is_said_in_one_line_with_examples(page):
     expect(page.locator(".live-old #live-reads")).to_have_text("three hundred forty-two →")
     before = page.locator("#live-reads").evaluate("p => getComputedStyle(p, '::before').content")
     assert before == '"Still showing: "'
-    examples = page.locator("#live-examples button")
+    examples = page.locator("#live-examples [data-does=Translate]")
     assert examples.count() == 3
     for index in range(3):
         examples.nth(index).click()
@@ -213,18 +221,82 @@ def test_every_head_shows_the_package_s_weights(page, text, name):
         if side == "encoder":
             page.locator("#live-encoder .live-tokens button").nth(position).click()
         for head in range(weights.size(1)):
-            part(page, f"{side}, layer {layer}, {kind}, head {head}").click()
+            part(page, f"{side}, layer {layer}, {kind}, head {head}").press("Enter")
             page.locator("#live-input").hover()  # and no token of the picture
-            found = page.locator(".live-keys button").evaluate_all(
-                "buttons => buttons.map((button) => +button.dataset.number)"
-            )
-            torch.testing.assert_close(
-                torch.tensor(found), weights[0, head, position], atol=1e-4, rtol=0
-            )
+            expected = weights[0, head, position]
+            torch.testing.assert_close(shown_keys(page), expected, atol=1e-4, rtol=0)
+
+
+def test_a_clicked_row_is_kept(page):
+    words = page.locator(".live-in-words")
+    head = part(page, "decoder, layer 1, cross-attention, head 2")
+    box = head.bounding_box()
+    head.click(position={"x": 5, "y": 2.5 / 7 * box["height"]})
+    page.locator("#live-decoder .live-tokens button").nth(5).hover()
+    expect(words).to_have_text(re.compile("^After “vier”"))
+    page.locator("#live-input").hover()
+    expect(words).to_have_text(re.compile("^After “hundert”, writing “zwei”"))
+    box = part(page, "encoder, norm (memory)").bounding_box()
+    part(page, "encoder, norm (memory)").click(position={"x": 3.5 / 6 * box["width"], "y": 5})
+    page.locator("#live-input").hover()
+    expect(words).to_have_text(re.compile("^The vector of “-”"))
+    page.get_by_role("button", name="Back").click()  # a step on, the newest token again
+    part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
+    expect(words).to_have_text(re.compile("^After “vier”, writing “zig”"))
+
+
+def test_keys_of_the_memory_are_of_the_token_that_is_attended_to(page):
+    part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
+    page.locator("#live-input").hover()
+    caption = page.locator("#live-detail .live-caption")
+    for index in range(7):
+        page.locator("#live-result button").nth(index).click()
+        step_of(page, "weights").click()
+        attended = shown_keys(page).argmax().item()
+        name = page.locator(".live-keys .live-bar-name").nth(attended).inner_text()
+        for step in ("keys", "values"):
+            step_of(page, step).click()
+            expect(caption).to_contain_text(f"“{name}”")
+    page.locator("#live-encoder .live-tokens button").nth(1).click()
+    page.locator("#live-input").hover()
+    expect(caption).to_contain_text("“hundred”")
+
+
+@each_view
+def test_the_picture_stays_where_it_is(open_page, view):
+    page = open_page(view)
+    page.emulate_media(reduced_motion="reduce")
+
+    def places():
+        return page.locator("#live-picture .live-box:visible").evaluate_all(
+            """boxes => boxes.map((box) => {
+                const { top, height } = box.getBoundingClientRect();
+                return [Math.round(top + scrollY), Math.round(height)];
+            })"""
+        )
+
+    for text in ("342", LONG, "ROMEO:"):
+        if text == "ROMEO:":
+            continued(page, text)
+        else:
+            translate(page, text)
+            expect(status(page)).not_to_contain_text("Loading", **ANSWER)
+        page.wait_for_timeout(200)
+        before = places()
+        written = page.locator("#live-result button")
+        for index in range(min(12, written.count())):
+            written.nth(index).click()
+            assert places() == before
+        for token in page.locator("#live-decoder .live-tokens button:visible").all()[:8]:
+            token.focus()
+            assert places() == before
+        for step in page.locator(".live-steps button").all()[:6]:
+            step.click()
+            assert places() == before
 
 
 def test_a_token_under_the_pointer_is_said_in_words(page):
-    part(page, "decoder, layer 1, cross-attention, head 2").click()
+    part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
     page.locator("#live-decoder .live-tokens button").nth(2).hover()
     words = page.locator(".live-in-words")
     expect(words).to_have_text(
@@ -242,7 +314,7 @@ def test_a_token_under_the_pointer_is_said_in_words(page):
 
 
 def test_bars_of_signed_scores_start_at_zero(page):
-    part(page, "decoder, layer 1, cross-attention, head 2").click()
+    part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
     step_of(page, "scores").click()
     bars = page.locator(".live-keys button").evaluate_all(
         """buttons => buttons.map((button) => {
@@ -350,6 +422,127 @@ def test_play_goes_to_the_end_and_can_be_paused(page):
     page.get_by_role("button", name="Play").click()
     expect(status(page)).to_contain_text("Step 7 of 7", timeout=10_000)
     expect(page.get_by_role("button", name="Play")).to_be_visible(timeout=5000)
+
+
+# --- continuing a text ------------------------------------------------------------------------
+
+WRITTEN = re.compile(r"^(The model ended the text|Cut off) after (\d+) tokens\.$")
+
+
+def continued(page: Page, text: str) -> None:
+    """Type a text and have it continued; wait for the end."""
+    page.get_by_label("A number or a sentence in English").fill(text)
+    page.get_by_role("button", name="Continue").click()
+    expect(status(page)).to_have_text(WRITTEN, **ANSWER)
+
+
+def written(page: Page) -> str:
+    return page.locator("#live-result").evaluate("node => node.textContent")
+
+
+def greedy(text: str) -> list[int]:
+    """What the package writes after a text, on the page's conditions."""
+    writer = translator("shakespeare")
+    ids = writer.tokenizers["text"].begin(text)
+    options = {"max_new_tokens": 61 - len(ids), "stop_ids": writer.stop_ids}
+    return [*ids, *mt.generate(writer.model, torch.tensor([ids]), **options)[0].tolist()]
+
+
+@pytest.fixture
+def still(open_page):
+    """The page for readers who want no motion: a text is there at once."""
+    page = open_page()
+    page.emulate_media(reduced_motion="reduce")
+    return page
+
+
+def test_a_text_is_continued_token_by_token(page, requests):
+    assert not any("shakespeare" in url for url in requests)  # it is loaded when it is asked for
+    page.get_by_role("button", name="ROMEO:").click()
+    shown = page.locator("#live-result button:not(.later)")
+    expect(status(page)).to_contain_text(re.compile(r"^Step \d+ of \d+"), **ANSWER)
+    first = shown.count()
+    expect(status(page)).to_have_text(WRITTEN, timeout=60_000)
+    assert shown.count() == page.locator("#live-result button").count() > first
+    assert written(page).startswith("ROMEO:")
+    expect(page.locator("#live-result .given")).to_have_text(["ROMEO", ":"])
+    expect(page.locator("#live-result")).to_have_attribute("lang", "en")
+    assert any("shakespeare/model.safetensors" in url for url in requests)
+
+
+def test_most_probable_tokens_are_the_package_s(still):
+    page = still
+    for text in ("ROMEO:", "LUCIO:", "To be, or not to be"):
+        continued(page, text)
+        expect(page.get_by_role("combobox", name="next token")).to_have_value("sample")
+        page.get_by_role("combobox", name="next token").select_option("greedy")
+        expected = greedy(text)
+        assert len(expected) <= 61
+        if expected[-1] not in translator("shakespeare").stop_ids:
+            expect(status(page)).to_have_text("Cut off after 60 tokens.")
+        labels = page.locator("#live-decoder .live-tokens small").all_inner_texts()
+        assert list(map(int, labels)) == expected[:-1]
+        page.get_by_role("combobox", name="next token").select_option("sample")
+
+
+def test_texts_are_drawn_again_and_translations_are_not(still):
+    page = still
+    continued(page, "My lord,")
+    texts = set()
+    for _ in range(5):
+        page.get_by_role("button", name="Draw again").click()
+        assert re.match(WRITTEN, status(page).inner_text())
+        assert written(page).startswith("My lord,")
+        texts.add(written(page))
+        assert page.locator("#live-result button").count() <= 60
+    assert len(texts) > 3
+    page.get_by_label("A number or a sentence in English").fill("Good night,")
+    page.keyboard.press("Enter")  # continues again
+    expect(status(page)).to_have_text(WRITTEN, **ANSWER)
+    assert written(page).startswith("Good night,")
+    translate(page, "342")
+    expect(status(page)).to_have_text("dreihundertzweiundvierzig", **ANSWER)
+    expect(page.get_by_role("combobox", name="next token")).to_have_value("greedy")
+    expect(page.locator("#live-encoder canvas").first).to_be_visible()
+    translate(page, "Good night,")
+    expect(status(page)).to_contain_text("or Continue.")
+
+
+def test_heads_of_the_writer_show_the_package_s_weights(still):
+    page = still
+    continued(page, "ROMEO:")
+    page.get_by_role("combobox", name="next token").select_option("greedy")
+    ids = torch.tensor([greedy("ROMEO:")[:-1]])
+    with torch.inference_mode(), mt.record_attention(translator("shakespeare").model) as maps:
+        translator("shakespeare").model(ids)
+    for attention, weights in maps.items():
+        layer = attention.split(".")[2]
+        for head in range(5):
+            part(page, f"decoder, layer {layer}, masked self-attention, head {head}").press("Enter")
+            page.locator("#live-input").hover()
+            torch.testing.assert_close(shown_keys(page), weights[0, head, -1], atol=1e-4, rtol=0)
+
+
+def test_long_beginnings_are_refused(page):
+    page.get_by_label("A number or a sentence in English").fill("night " * 60)
+    page.get_by_role("button", name="Continue").click()
+    expect(status(page)).to_contain_text("shows 59 tokens of a text at most", **ANSWER)
+
+
+@each_view
+def test_first_view_of_a_continued_text(open_page, view):
+    page = open_page(view)
+    page.emulate_media(reduced_motion="reduce")
+    width, height, _ = VIEWS[view]
+    continued(page, "ROMEO:")
+    for seen in ("#live-input", "#live-result", "#live-decoder .live-output"):
+        box = page.locator(seen).first.bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= height
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = Axe().run(page, context="#live-app", options={"resultTypes": ["violations"]})
+    serious = [rule for rule in found.response["violations"] if rule["impact"] != "minor"]
+    assert [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in serious] == []
 
 
 # --- the next token --------------------------------------------------------------------------

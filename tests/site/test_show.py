@@ -107,6 +107,7 @@ def test_a_translator_of_one_s_own(serve, window):
 def test_a_decoder_only_model_continues_a_text(serve, window):
     model = writer(positional_encoding="rotary", norm_first=True)
     text = "the boys"
+    window.emulate_media(reduced_motion="reduce")  # the text is there at once
     window.goto(serve(model))
     expect(window.locator("#live-status")).to_have_text("Type a text.")
     window.get_by_label("A text").fill(text)
