@@ -7,6 +7,7 @@ Axes: `b` rows that a device has at once, `t` positions of a row, `d` width, `f`
 | --- | --- | --- |
 | attention | 2·d·h·e, and as many for its heads of keys and values | 2d, 4·h·e or 5 |
 | feed-forward | 2·d·f; gated 3·d·f | 2d, 2f; gated 2d, 4f; with ReLU f less |
+| k of g experts | d·g, and k·3·d·f at work | 2d, 2g, and k·(3d, 4f) |
 | end of a stack | | d; pre-norm 2d |
 | logits | v·d | v |
 
@@ -30,7 +31,7 @@ from minitransformer.models.config import TransformerConfig
 
 __all__ = ["HARDWARE", "Hardware", "Plan", "plan"]
 
-PUBLISHED = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+PUBLISHED = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 
 BYTES: Mapping[str, tuple[int, int, int]] = {"float32": (4, 4, 8), "mixed": (2, 2, 12)}
 """Of a parameter, its gradient, and what Adam keeps for it: two means in float32, and in mixed
@@ -92,6 +93,7 @@ class Plan:
 
     Attributes:
         parameters: of the model.
+        active: of these, what a token meets; of the experts it is the chosen ones.
         flops_per_token: operations of one token, forward and backward.
         flops: of the training, without those that checkpointing does twice.
         seconds: how long all of it takes.
@@ -104,6 +106,7 @@ class Plan:
     """
 
     parameters: int
+    active: int
     tokens: float
     gpus: int
     hardware: Hardware
@@ -142,8 +145,9 @@ class Plan:
         device, memory = self.hardware, {k: f"{x / 1e9:,.2f} GB" for k, x in self.memory.items()}
         memory["total"] += f" of {device.memory / 1e9:,g}{'' if self.fits else ': does not fit'}"
         peak = peak_of(device, self.precision) / 1e12
+        idle = "" if self.active == self.parameters else f"; active {self.active:,}"
         rows = {
-            "parameters": f"{self.parameters:,}",
+            "parameters": f"{self.parameters:,}{idle}",
             "operations": f"{self.flops:.2e}; of a token {self.flops_per_token:.2e}",
             "time": f"{self.days:,.2f} days, {self.gpu_hours:,.0f} device hours",
             "cost": f"{self.cost:,.0f} dollars",
@@ -274,6 +278,7 @@ def plan(
         memory["logits"] = batch_size * length * 8 * config.tgt_vocab_size
     return Plan(
         parameters=parameters,
+        active=parameters - sum(part.idle for part in parts),
         tokens=tokens,
         gpus=gpus,
         hardware=hardware,
@@ -304,11 +309,12 @@ class Part:
     attended: int = 0  # h·e of its attentions together
     saved: int = 0  # for the backward pass, but for logits
     masked: int = 0  # what dropout decides on
+    idle: int = 0  # weights of experts that a token does not use
 
     @property
     def parameters(self) -> int:
         """All of them."""
-        return self.weights + self.others
+        return self.weights + self.others + self.idle
 
 
 def parts_of(config: Any) -> tuple[tuple[Part, ...], Part]:
@@ -369,8 +375,13 @@ def layer_of(config: Any, attentions: int = 1, padded: int = 0) -> Part:
     network_saved = 2 * d + (4 if gated else 2) * f - f * (config.activation in ("relu", "reglu"))
     network_biases = (2 * f if gated else f) + d
     network_biases *= getattr(config, "mlp_bias", not gated)
+    network, idle = (3 if gated else 2) * d * f, 0
+    if experts := getattr(config, "num_experts", 0):
+        network, idle = config.top_k * network + d * experts, (experts - config.top_k) * network
+        network_saved = 2 * d + 2 * experts + config.top_k * (network_saved + d)
     return Part(
-        weights=attentions * 2 * d * (width + kv_width) + (3 if gated else 2) * d * f,
+        weights=attentions * 2 * d * (width + kv_width) + network,
+        idle=idle,
         others=attentions * biases + network_biases + (attentions + 1) * norm_size(config),
         attended=attentions * width,
         saved=attentions * saved + copies * width + network_saved,

@@ -18,8 +18,12 @@ from minitransformer.models import (
     Llama,
     LlamaConfig,
     MistralConfig,
+    Mixtral,
+    MixtralConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3Moe,
+    Qwen3MoeConfig,
 )
 from minitransformer.planning import parts_of
 
@@ -54,6 +58,8 @@ PUBLISHED = {
     "mistral": MistralConfig(**GATED, num_kv_heads=2),
     "qwen2": Qwen2Config(**GATED, num_kv_heads=2),
     "qwen3": Qwen3Config(**GATED, num_kv_heads=2, d_k=10),
+    "mixtral": MixtralConfig(**GATED, num_kv_heads=2, num_experts=5),
+    "qwen3 moe": Qwen3MoeConfig(**GATED, num_kv_heads=2, num_experts=6, top_k=3),
 }
 
 
@@ -81,7 +87,8 @@ def build(config):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 31, (5, 11), generator=generator)
     if isinstance(config, LlamaConfig):
-        model = Llama(config, generator)
+        kinds = {MixtralConfig: Mixtral, Qwen3MoeConfig: Qwen3Moe}
+        model = kinds.get(type(config), Llama)(config, generator)
     elif isinstance(config, GPT2Config):
         model = GPT2(config, generator)
     elif config.num_encoder_layers:
@@ -116,6 +123,10 @@ def test_parameters_of_published_sizes():
     assert mt.plan(LlamaConfig(), 1e9).parameters == 6_738_415_616
     wide = LlamaConfig(d_model=8192, num_heads=64, num_layers=80, d_ff=22_016)
     assert mt.plan(wide, 1e9).parameters == 65_285_660_672
+    sparse = mt.plan(MixtralConfig(), 1e9)
+    assert (sparse.parameters, sparse.active) == (46_702_792_704, 12_879_925_248)
+    assert "46,702,792,704; active 12,879,925,248\n" in str(sparse)
+    assert "active" not in str(mt.plan(wide, 1e9))
 
 
 def use_reference(model):
@@ -193,6 +204,7 @@ def test_activations_are_what_autograd_keeps(config, monkeypatch):
     if config.positional_encoding == "alibi":
         measured -= 3 * 4 * (5 * 4 * 11 * 11)  # the CPU has no fused attention with a bias
     few = 55 * 4 * (26 + 8 * 4 + 22)  # norms' means and deviations, sums of weights, ids, masks
+    few += 55 * 4 * 3 * 9 * getattr(config, "top_k", 0)  # whole numbers that say who goes where
     expected = memory["activations"] + memory["logits"] / 2  # that are kept; half is gradient
     assert expected <= measured <= expected + few
 

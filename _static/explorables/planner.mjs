@@ -8,7 +8,7 @@ import { checkbox, data, element, fill, select, slider } from "./elements.mjs";
 const BYTES = { mixed: [2, 2, 12], float32: [4, 4, 8] }; // of a parameter, its gradient, Adam's
 const DAY = 86_400;
 
-const parameters = (part) => part.weights + part.others;
+const parameters = (part) => part.weights + part.others + part.idle;
 
 /** As the package's `plan`: bytes on each device by what they hold, and the seconds of all. */
 export function plan(model, hardware, options) {

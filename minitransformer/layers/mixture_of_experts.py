@@ -2,8 +2,9 @@
 
 Axes: `n` token, `g` expert (its gate), `a` active expert of a token.
 
-Built in chapter 12, deeper. Papers: Shazeer et al. (2017); "Switch Transformers" (Fedus et al.,
-2021); "Mixtral of Experts" (Jiang et al., 2024); "DeepSeek-V3 Technical Report" (2024).
+Built in "Mixture of experts", a deeper page of chapter 12. Papers: Shazeer et al. (2017); "Switch
+Transformers" (Fedus et al., 2021); "Mixtral of Experts" (Jiang et al., 2024); "DeepSeek-V3
+Technical Report" (2024).
 """
 
 import math

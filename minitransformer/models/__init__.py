@@ -25,6 +25,7 @@ from minitransformer.models.llama import (
 )
 from minitransformer.models.lora import LoRALinear, add_lora, merge_lora
 from minitransformer.models.marian import BART, BARTConfig, Marian, MarianConfig
+from minitransformer.models.mixtral import Mixtral, MixtralConfig, Qwen3Moe, Qwen3MoeConfig
 from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.models.t5 import T5, RelativePositionBias, T5Config, position_buckets
 from minitransformer.models.vit import PatchEmbedding, Rectangle, ViT, ViTConfig
@@ -47,10 +48,14 @@ __all__ = [
     "Marian",
     "MarianConfig",
     "MistralConfig",
+    "Mixtral",
+    "MixtralConfig",
     "PatchEmbedding",
     "PublishedTokenizer",
     "Qwen2Config",
     "Qwen3Config",
+    "Qwen3Moe",
+    "Qwen3MoeConfig",
     "Rectangle",
     "RelativePositionBias",
     "RoBERTaConfig",

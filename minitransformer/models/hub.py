@@ -276,21 +276,34 @@ BEGIN_AND_END = ("decoder_start_token_id", "eos_token_id")
 """What `generation_config.json` says in place of `config.json`."""
 
 
-def looked_up(names: Mapping[str, Place], name: str) -> tuple[Place, str, str] | None:
-    """The entry of a tensor or of the part that it belongs to, its kind in that part, its layer.
+def looked_up(names: Mapping[str, Place], name: str) -> tuple[Place, str, tuple[str, ...]] | None:
+    """The entry of a tensor or of the part that it belongs to, its kind in that part, its numbers.
 
     Example:
         >>> looked_up({"h.*.ln_1": "norm"}, "h.3.ln_1.weight")
-        ('norm', '.weight', '3')
+        ('norm', '.weight', ('3',))
     """
-    number = NUMBER.search(name)
-    for pattern in (name, NUMBER.sub("*", name, count=1)):
+    numbers = tuple(NUMBER.findall(name))
+    for stars in range(len(numbers) + 1):  # of the layer, and of an expert in it
+        pattern = NUMBER.sub("*", name, count=stars) if stars else name
         part, _, kind = pattern.rpartition(".")
         kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)  # the first files of BERT
         for key, rest in ((pattern, ""), (part, f".{kind}")):
             if key in names:
-                return names[key], rest, number[0] if number else ""
+                return names[key], rest, numbers[:stars]
     return None
+
+
+def numbered(name: str, numbers: Iterable[str]) -> str:
+    """The name with its stars replaced by numbers.
+
+    Example:
+        >>> numbered("h.*.expert.*.w", ("3", "1"))
+        'h.3.expert.1.w'
+    """
+    for number in numbers:
+        name = name.replace("*", number, 1)
+    return name
 
 
 class Published(Pretrained):
@@ -305,8 +318,8 @@ class Published(Pretrained):
         architecture: what `transformers` calls this model, when it is written.
         prefix: what precedes each name where the model is part of a larger one.
         names: for each published part or tensor ours, or `Stacked` ones, or None for what is no
-            parameter; a star is the number of a layer. Where several are one of ours, the first
-            is written.
+            parameter; a star is the number of a layer, a second one that of an expert. Where
+            several are one of ours, the first is written.
     """
 
     config_class: ClassVar[type[PublishedConfig]]
@@ -422,9 +435,9 @@ class Published(Pretrained):
                     f"floating-point ones are read, {', '.join(map(str, FLOATS))}"
                 )
             dtypes.setdefault(tensor.dtype, name)
-            place, kind, number = found or ("", "", "")
+            place, kind, numbers = found or ("", "", ())
             parts = place.names if isinstance(place, Stacked) else (str(place),)
-            names = [(part + kind).replace("*", number) for part in parts]
+            names = [numbered(part + kind, numbers) for part in parts]
             if not parameters.keys() >= {*names}:
                 unknown.append(name)
             elif isinstance(place, Stacked):
@@ -448,17 +461,17 @@ class Published(Pretrained):
         for name, place in self.names.items():
             for ours in place.names if isinstance(place, Stacked) else [place or ""]:
                 theirs.setdefault(ours, name)
-        parts: dict[tuple[str, str, str], list[Tensor]] = {}
+        parts: dict[tuple[str, str, tuple[str, ...]], list[Tensor]] = {}
         for ours, parameter in self.named_parameters():
             found = looked_up(theirs, ours)
             if found is None:
                 raise ValueError(f"{ours} has no published name")
             parts.setdefault(found, []).append(parameter.detach())
         published: dict[str, Tensor] = {}
-        for (name, kind, number), tensors in parts.items():
+        for (name, kind, numbers), tensors in parts.items():
             place = self.names[name]
             whole = place.put_together(tensors) if isinstance(place, Stacked) else tensors[0]
-            published[(name + kind).replace("*", number)] = whole
+            published[numbered(name + kind, numbers)] = whole
         return published
 
     def contents(self) -> tuple[dict[str, Any], Mapping[str, Tensor]]:

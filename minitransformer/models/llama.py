@@ -271,18 +271,20 @@ class Llama(Published, DecoderOnlyTransformer):
             norm_k=self.norm(config.head_width) if config.qk_norm else None,
             window=config.window if index >= config.first_window_layer else None,
         )
-        gate = GATED[ACTIVATION_NAMES[config.activation]]
-        feed_forward = FeedForward(
-            config.d_model, config.d_ff, activation=gate, bias=config.mlp_bias
-        )
         return EncoderLayer(
             config.d_model,
             self_attention=attention,
-            feed_forward=feed_forward,
+            feed_forward=self.feed_forward(),
             dropout=0.0,
             norm_first=True,
             norm=self.norm,
         )
+
+    def feed_forward(self) -> nn.Module:
+        """The feed-forward network of a layer."""
+        config = self.config
+        gate = GATED[ACTIVATION_NAMES[config.activation]]
+        return FeedForward(config.d_model, config.d_ff, activation=gate, bias=config.mlp_bias)
 
     @property
     def max_len(self) -> int:

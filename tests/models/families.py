@@ -8,7 +8,7 @@ import json
 from functools import partial
 
 import torch
-from alike import ids_of, loaded, published, transformers
+from alike import ids_of, loaded, published, transformers, with_plain_experts
 from helpers import randn
 from torch import nn
 
@@ -25,6 +25,7 @@ LLAMA3 |= {"original_max_position_embeddings": 30, "rope_theta": 300.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 30}
 YARN |= {"beta_fast": 8.0, "rope_theta": 300.0}
 SLIDING = {"use_sliding_window": True, "sliding_window": 3}
+MOE = {"moe_intermediate_size": 16, "num_experts": 6, "num_experts_per_tok": 3}
 GPT = {"vocab_size": V, "n_embd": 12, "n_head": 3, "n_layer": 3, "n_positions": 20}
 GPT |= {"bos_token_id": 1, "eos_token_id": 2}
 WIDTHS = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 2}
@@ -80,6 +81,8 @@ KINDS = {
     "Mistral ForCausalLM": (mm.Llama, LLAMA),
     "Qwen2 ForCausalLM": (mm.Llama, LLAMA),
     "Qwen3 ForCausalLM": (mm.Llama, LLAMA),
+    "Mixtral ForCausalLM": (mm.Mixtral, LLAMA | {"num_local_experts": 5}),
+    "Qwen3Moe ForCausalLM": (mm.Qwen3Moe, LLAMA | MOE),
     "T5 ForConditionalGeneration": (mm.T5, T5S),
     "Marian MTModel": (mm.Marian, MARIANS),
     "Bart ForConditionalGeneration": (mm.BART, MARIANS),
@@ -121,6 +124,21 @@ CHANGES = {
             "tie_word_embeddings": True,
             **SLIDING,
         },
+    },
+    "Mixtral ForCausalLM": {
+        "as published": {},
+        "other": {
+            "sliding_window": 3,
+            "num_experts_per_tok": 3,
+            "hidden_act": "gelu",
+            "head_dim": 6,
+            "tie_word_embeddings": True,
+            "router_aux_loss_coef": 0.02,
+        },
+    },
+    "Qwen3Moe ForCausalLM": {
+        "as published": {"head_dim": 8, "norm_topk_prob": True},
+        "other": {"attention_bias": True, **SLIDING},
     },
     "T5 ForConditionalGeneration": {
         "as published": {},
@@ -192,7 +210,7 @@ def theirs_of(name, seed=1, **changes):
 
 
 def exact(theirs, ours):
-    """Theirs with norms in the dtype of their input, not float32, and our angles for theirs.
+    """Theirs with norms and routers in the dtype of their input, not float32, and our angles.
 
     What then is left has to be exact.
     """
@@ -200,14 +218,23 @@ def exact(theirs, ours):
     def norm(x, own):
         return own.weight * x / torch.sqrt(x.square().mean(-1, keepdim=True) + own.variance_epsilon)
 
+    def routed(x, own):
+        logits = x.flatten(0, -2) @ own.weight.T
+        weights, chosen = logits.softmax(dim=-1).topk(own.top_k, dim=-1)
+        if getattr(own, "norm_topk_prob", True):
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return logits, weights, chosen
+
     def angles(x, position_ids):
         table = ours.decoder.layers[0].self_attention.rotary.table.double()[position_ids]
         sine, cosine = table[..., 0::2], table[..., 1::2]
         return torch.cat([cosine, cosine], dim=-1), torch.cat([sine, sine], dim=-1)
 
-    for module in theirs.modules():
+    for module in with_plain_experts(theirs).modules():
         if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
             module.forward = partial(norm, own=module)
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = partial(routed, own=module)
     if isinstance(ours, mm.Llama):
         theirs.model.rotary_emb.forward = angles
     return theirs

@@ -42,6 +42,7 @@ SIZES: dict[str, int] = {
     **{f"{side}_attention_heads": 3 for side in ("encoder", "decoder")},
     **{f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")},
     **{"num_decoder_layers": 2, "image_size": 8, "patch_size": 4, "max_window_layers": 2},
+    **{"moe_intermediate_size": 16, "num_experts": 12},
 }
 
 
