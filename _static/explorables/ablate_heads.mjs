@@ -7,7 +7,7 @@ import { softmax } from "../live/model.mjs";
 import { greedy } from "../live/sampling.mjs";
 import { Translator } from "../live/translator.mjs";
 import { inWords } from "../live/understand.mjs";
-import { button, data, decimals, element, fill, select } from "./elements.mjs";
+import { button, data, decimals, element, fill, near, select } from "./elements.mjs";
 
 const MOST = 999_999; // as in training
 const STACKS = { encoder: ["self"], decoder: ["self", "cross"] };
@@ -66,17 +66,6 @@ function compared(translator, means, text, heads, kind) {
 }
 
 const percent = (share) => (share < 0.005 ? "< 1 %" : `${decimals(100 * share, 0)} %`);
-
-/** Wait until the reader is near: the model has 2 MB. */
-const near = (place) =>
-  new Promise((resolve) => {
-    const watch = (entries, observer) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
-      observer.disconnect();
-      resolve();
-    };
-    new IntersectionObserver(watch, { rootMargin: "800px" }).observe(place);
-  });
 
 export async function mount(place) {
   await near(place);

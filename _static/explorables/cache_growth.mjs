@@ -41,7 +41,9 @@ function step(kind, tokens) {
     const again = tokens > 1 ? ", all but one of them again." : ".";
     return `Keys and values of ${count(tokens, "position")} are computed${again}`;
   }
-  if (kind === "linear") return "One position is computed, and added to sums whose size stays the same.";
+  if (kind === "linear") {
+    return "One position is computed, and added to sums whose size stays the same.";
+  }
   const rest = `One position is computed, ${count(old, "other")} read from the cache`;
   return tokens - 1 > old ? `${rest}, ${tokens - 1 - old} forgotten.` : `${rest}.`;
 }
@@ -57,7 +59,8 @@ export function mount(place) {
     const [chosen, n] = [kind.input.value, tokens.value];
     const bytes = bytesOf(chosen, n);
     sentence.textContent = 
-      `After ${count(n, "token")}, the cache of a layer has ${count(bytes, "byte")}. ` + step(chosen, n);
+      `After ${count(n, "token")}, the cache of a layer has ${count(bytes, "byte")}. ` +
+      step(chosen, n);
     const most = bytesOf("full", LONGEST);
     const lines = names.map(([each, name]) => {
       const size = bytesOf(each, n);

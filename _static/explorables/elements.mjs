@@ -101,3 +101,14 @@ export async function data(file) {
   if (!response.ok) throw new Error(`${file}: ${response.status} ${response.statusText}`);
   return response.json();
 }
+
+/** Wait until the reader comes near: what a place fetches may be large. */
+export const near = (place) =>
+  new Promise((resolve) => {
+    const watch = (entries, observer) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      resolve();
+    };
+    new IntersectionObserver(watch, { rootMargin: "800px" }).observe(place);
+  });

@@ -33,7 +33,9 @@ export class ViT extends Model {
     const rows = this.stack("encoder", trace, pixels);
     const [scores] = this.linear("head", trace, rows.slice(0, 1));
     const weights = Array.from({ length: this.config.num_encoder_layers }, (_, layer) =>
-      trace[`encoder.layers.${layer}.self_attention.weights`].map((heads) => heads.map((row) => [...row])),
+      trace[`encoder.layers.${layer}.self_attention.weights`].map((heads) =>
+        heads.map((row) => [...row]),
+      ),
     );
     return { logProbs: Array.from(softmax(scores), Math.log), weights };
   }
@@ -127,10 +129,11 @@ export async function mount(place) {
     const changes = without.map((logProb) => Math.abs(logProb - logProbs[label]));
     const [most, matters, answer] = [row, changes, logProbs].map(highest);
     const probability = (logProb) => percent(Math.exp(logProb));
+    const where = most === asking ? "itself" : nameOf(most);
     sentence.textContent =
       `The model's answer, ${answer} at ${probability(logProbs[answer])}, is ` +
       `${answer === label ? "right" : "wrong"}. Here ${nameOf(asking)} takes most, ` +
-      `${percent(row[most])}, from ${nameOf(most)}. Blanking patch ${matters} changes most: the ` +
+      `${percent(row[most])}, from ${where}. Blanking patch ${matters} changes most: the ` +
       `probability of ${label} goes from ${probability(logProbs[label])} to ` +
       `${probability(without[matters])}.`;
     view.replaceChildren(
