@@ -1,14 +1,17 @@
 """What chapter 19 says of more than one training: heads that matter, and how a circuit forms.
 
-    python -m benchmarks.experiments.looking_inside      about 4 minutes of one core
+    python -m benchmarks.experiments.looking_inside      about 6 minutes of one core
 
 numbers: small models of number words. In numbers such as 342, at the step that writes the German
 units digit, each cross-attention head's weight on the English units word, weight times gradient,
 loss of the logit difference when the head's output is replaced by its mean, and the share of the
-difference that its output from another number carries over. Then heads are cut (uniform weights),
-in order of attention, of what patching found, and at random, and held-out numbers are translated.
+difference that its output from another number carries over. Then heads are cut (uniform weights, or
+each row's own weights shuffled), in order of attention, of what patching found, and at random, and
+held-out numbers are translated.
 
-circuit: decoder-only models on random segments that are repeated, of one layer and of two.
+circuit: decoder-only models on random segments that are repeated, of one layer and of two. In those
+of two, what a head of the first layer writes is taken away from the second layer's queries, keys or
+values alone, or given back to them alone.
 """
 
 import random
@@ -115,10 +118,10 @@ def heads_of_numbers(seed: int) -> Row:
                 carried = difference(model(corrupted, written)) - base
                 patched.append((carried / (whole - base)).item())
 
-        def without(cut: Sequence[int]) -> float:
+        def without(cut: Sequence[int], change: Callable[[Tensor], Tensor]) -> float:
             with ExitStack() as patches:
                 for site, head in (heads[index] for index in cut):
-                    patches.enter_context(patch(model, f"{site}.weights", uniform, heads=[head]))
+                    patches.enter_context(patch(model, f"{site}.weights", change, heads=[head]))
                 return text_model.exact_match(held_out[:100])
 
         orders = {
@@ -126,12 +129,16 @@ def heads_of_numbers(seed: int) -> Row:
             for name, values in (("attention", attention), ("patching", patched))
         }
         draws = [random.Random(draw).sample(range(8), 8) for draw in range(DRAWS)]
-        cuts: Row = {
-            name: [without(order[:count]) for count in CUTS] for name, order in orders.items()
-        }
-        cuts["random"] = [
-            statistics.fmean(without(draw[:count]) for draw in draws) for count in CUTS
-        ]
+        cuts: Row = {}
+        generator = torch.Generator().manual_seed(seed)
+        for kind, change in (("right", uniform), ("shuffled", partial(shuffled, generator))):
+            cuts[kind] = {
+                name: [without(order[:count], change) for count in CUTS]
+                for name, order in orders.items()
+            }
+            cuts[kind]["random"] = [
+                statistics.fmean(without(draw[:count], change) for draw in draws) for count in CUTS
+            ]
     measures = {"attention": attention, "gradient": gradient, "ablated": ablated}
     return {
         "held_out": text_model.exact_match(held_out),
@@ -141,7 +148,7 @@ def heads_of_numbers(seed: int) -> Row:
             name: float(stats.spearmanr(values, patched).statistic)
             for name, values in measures.items()
         },
-        "right": cuts,
+        **cuts,
     }
 
 
@@ -149,6 +156,12 @@ def uniform(weights: Tensor) -> Tensor:
     """The same weight for everything that is seen."""
     seen = (weights > 0).to(weights.dtype)
     return seen / seen.sum(-1, keepdim=True)
+
+
+def shuffled(generator: torch.Generator, weights: Tensor) -> Tensor:
+    """Each query's own weights in another order, over what it sees, which comes first."""
+    noise = torch.rand(weights.shape, generator=generator).masked_fill(weights <= 0, 2.0)
+    return weights.gather(-1, noise.argsort(-1))
 
 
 # --- a circuit
@@ -226,10 +239,44 @@ def lesions(model: Any) -> list[list[Row]]:
     return found
 
 
+@torch.no_grad()
+def paths(model: Any) -> list[Row]:
+    """For each head of the first layer, what of it the second layer's attention needs, and where.
+
+    cut: it is away for the queries, keys or values alone. kept: it is there for these alone.
+    """
+    attention = model.decoder.layers[1].self_attention
+    parts = {"queries": attention.w_q, "keys": attention.w_k, "values": attention.w_v}
+
+    def run(outputs: dict[str, Tensor]) -> tuple[Row, dict[str, Tensor]]:
+        """Loss and best score with other outputs of these parts, and the model's own outputs."""
+        found: dict[str, Tensor] = {}
+
+        def part(name: str, module: Any, args: Any, output: Tensor) -> Tensor | None:
+            found[name] = output
+            return outputs.get(name)
+
+        hooks = [each.register_forward_hook(partial(part, name)) for name, each in parts.items()]
+        there = look(model)
+        for hook in hooks:
+            hook.remove()
+        return {"loss": there["loss"], "score": max(there["induction"][-1])}, found
+
+    whole = run({})[1]
+    results = []
+    for head in range(CIRCUIT["num_heads"]):
+        with ablate(model, "decoder.layers.0.self_attention.heads", heads=[head]):
+            away = run({})[1]
+            kept = {name: run({name: whole[name]})[0] for name in parts}
+        results.append({"kept": kept, "cut": {name: run({name: away[name]})[0] for name in parts}})
+    return results
+
+
 def circuit(num_layers: int, seed: int) -> Row:
     """How a model learns to repeat, and what it cannot do without."""
     model, looks = train_circuit(seed, num_layers)
-    return {"looks": looks, "without": lesions(model)}
+    found = {"looks": looks, "without": lesions(model)}
+    return found | {"paths": paths(model)} if num_layers == 2 else found
 
 
 # --- all of it
@@ -242,9 +289,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     kinds: dict[str, tuple[list[Any], dict[str, Callable[[int], Row]]]] = {
-        "numbers": ([STEPS, SHAPE], {"numbers": heads_of_numbers}),
+        "numbers": ([STEPS, SHAPE, "shuffled"], {"numbers": heads_of_numbers}),
         "circuit": (
-            [CIRCUIT, RATE, CIRCUIT_STEPS, "segments of 5 to 12"],
+            [CIRCUIT, RATE, CIRCUIT_STEPS, "segments of 5 to 12", "paths"],
             {"two layers": partial(circuit, 2), "one layer": partial(circuit, 1)},
         ),
     }
