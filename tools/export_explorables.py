@@ -1,12 +1,11 @@
-"""Compute what seven explorables of the website show, and write it beside them.
+"""Compute what eight explorables of the website show, and write it beside them.
 
     python -m tools.export_explorables    when the package computes something else; a test says so
 
-The other explorables compute in the browser what they show. These need what chapters 1, 7, 10, 14,
-18 and 19 compute: the merges of a text, the gradients of deep stacks, the probabilities of two
-trained models, the weights of a ViT, the parts of larger models, and means of the live page's
-model. A test checks them. Training takes two minutes, and gives other digits on each kind of
-processor.
+The other explorables compute in the browser what they show. These need more: the merges of a text
+(chapter 1), gradients of deep stacks (7), losses of stored runs (9), probabilities of two trained
+models (10), a ViT (14), the parts of larger models (18), and means of the live page's model (19). A
+test checks them. Training takes two minutes, and gives other digits on each kind of processor.
 """
 
 import json
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 import minitransformer as mt
 from benchmarks.experiments import vit
+from benchmarks.runs import RESULTS, read_json
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inference.decoding import CachedDecoding
 from minitransformer.inspection import record_activations
@@ -138,6 +138,17 @@ def fresh_stack(kind: str, depth: int, seed: int) -> Tensor:
     loss = (stack.double()(x) * weights).mean()
     gradients = [gradient.norm().item() for gradient in torch.autograd.grad(loss, matrices)]
     return torch.tensor([sizes, gradients], dtype=torch.float64)
+
+
+# --- chapter 9 -------------------------------------------------------------------------------
+
+
+def warm_up() -> dict[str, Any]:
+    """The losses that `benchmarks/experiments/warm_up.py` found, with two decimals."""
+    found = read_json(RESULTS / "warm_up.json")
+    for run in found["runs"]:
+        run["losses"] = [[round(loss, 2) for loss in each] for each in run["losses"]]
+    return {"steps": found["steps"], "unigram": round(found["unigram"], 2), "runs": found["runs"]}
 
 
 # --- chapter 10 ------------------------------------------------------------------------------
@@ -341,6 +352,7 @@ if __name__ == "__main__":
         "head_means": head_means(),
         "bpe_stepper": bpe_stepper(),
         "norm_depth": norm_depth(),
+        "warm_up": warm_up(),
         "beam_tree": beam_tree(*beginner()),
         "next_token": next_token(*writer()),
         "planner": planner(),

@@ -1,4 +1,4 @@
-"""What seven explorables show is what the package computes."""
+"""What eight explorables show is what the package computes."""
 
 import json
 import math
@@ -54,6 +54,10 @@ def test_tree_is_of_the_sentence_that_the_exporter_names_with_its_probabilities(
         log_probs = [log_prob for _, log_prob in row]
         assert log_probs == sorted(log_probs, reverse=True)
         assert sum(map(math.exp, log_probs)) <= 1 + 1e-3  # they are rounded
+
+
+def test_losses_are_those_of_the_stored_runs():
+    assert committed("warm_up") == export_explorables.warm_up()
 
 
 def test_planner_has_the_parts_of_the_package():

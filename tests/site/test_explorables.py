@@ -16,6 +16,7 @@ import export_explorables
 import live_model
 import minitransformer as mt
 from benchmarks.experiments.vit import SHAPE
+from benchmarks.runs import half_width
 from minitransformer.efficient_attention import (
     BlockMask,
     any_of,
@@ -37,6 +38,7 @@ from minitransformer.inference.beam_search import beam_search
 from minitransformer.inspection import ablate
 from minitransformer.models.rotary_scaling import RotaryScaling
 from minitransformer.tokenization.byte_pair_encoding import merge_pairs
+from minitransformer.training.schedules import cosine_schedule
 from repository import ROOT
 
 FOLDER = ROOT / "_static" / "explorables"
@@ -52,6 +54,7 @@ CHAPTERS = {
     "attention_masks": "08_encoder_decoder",
     "attention_cost": "15_efficient_attention",
     "planner": "18_larger",
+    "warm_up": "09_training",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
     "rotary_scaling": "12_llama",
@@ -917,3 +920,29 @@ def test_seven_billion_parameters_fit_if_they_are_shared(page, site):
     assert "LLaMA 7B does not fit" in status.inner_text()
     place.get_by_label("share parameters").check()
     assert "LLaMA 7B fits" in status.inner_text()
+
+
+# --- rate and warm-up ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm_up", [1, 7, 30])
+def test_rates_and_intervals_are_those_of_the_package(page, site, warm_up):
+    steps, runs = range(1, 41), torch.rand(5, 9, dtype=torch.float64).tolist()
+    expression = "[inputs[0].map(s => m.rate(s, 0.3, inputs[1], 40)), m.result(inputs[2])]"
+    rates, found = computed(page, site, "warm_up", expression, [*steps], warm_up, runs)
+    settings = {"peak": 0.3, "warmup_steps": warm_up, "total_steps": 40}
+    assert rates == pytest.approx([cosine_schedule(step, **settings) for step in steps])
+    ends = [sum(run[-3:]) / 3 for run in runs]
+    assert found["mean"] == pytest.approx(sum(ends) / 5)
+    assert found["half"] == pytest.approx(half_width(ends), rel=1e-3)
+
+
+def test_the_highest_rate_is_stuck_without_a_warm_up(page, site):
+    place = explorable(page, site, "warm_up")
+    status = place.get_by_role("status")
+    assert "Peak rate 0.01, no warm-up" in status.inner_text()
+    assert "The runs are stuck" in status.inner_text()
+    place.get_by_label("warm-up").fill("2")
+    assert "The runs are stuck" not in status.inner_text()
+    place.get_by_label("peak rate").fill("1")
+    assert "That is the lowest of all settings." in status.inner_text()
