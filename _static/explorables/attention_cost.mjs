@@ -1,14 +1,25 @@
 // Chapter 15: what each pattern of attention computes, and how that grows with the length.
 
-import { decimals, element, fill, select, slider, svg } from "./elements.mjs";
+import {
+  decimals,
+  element,
+  figure,
+  fill,
+  level,
+  near,
+  raised,
+  select,
+  slider,
+  svg,
+} from "./elements.mjs";
 
 const WIDTH = 64; // of the head
 const SIZES = { block: 128, window: 256, globals: 64 }; // of the operations; strides are √n
 const SMALL = { block: 4, window: 6, globals: 4, stride: 8 }; // of the picture, n = 64
 const SHORTEST = 8; // n = 2⁸
-const LONGEST = 17;
+const LONGEST = 16;
 
-const near = ({ start, end }, keys, { window }) =>
+const inWindow = ({ start, end }, keys, { window }) =>
   Math.max(keys.start - end, start - keys.end) < window;
 const reach = (q, n, { window }, first) =>
   Math.max(0, Math.min(n, q + window) - Math.max(first, q - window + 1));
@@ -20,12 +31,12 @@ const reach = (q, n, { window }, first) =>
 const PATTERNS = {
   full: { count: (q, n) => n, sees: () => true },
   causal: { count: (q) => q + 1, sees: (queries, keys) => keys.start <= queries.end },
-  window: { count: (q, n, sizes) => reach(q, n, sizes, 0), sees: near },
+  window: { count: (q, n, sizes) => reach(q, n, sizes, 0), sees: inWindow },
   "window and global": {
     count: (q, n, sizes) =>
       q < sizes.globals ? n : Math.min(n, sizes.globals) + reach(q, n, sizes, sizes.globals),
     sees: (queries, keys, sizes) =>
-      Math.min(queries.start, keys.start) < sizes.globals || near(queries, keys, sizes),
+      Math.min(queries.start, keys.start) < sizes.globals || inWindow(queries, keys, sizes),
   },
   strided: {
     count: (q, n, { stride }) => {
@@ -71,7 +82,8 @@ export function operations(pattern, n, width, sizes) {
 const names = [...Object.keys(PATTERNS), "linear"];
 const sizesOf = (n) => ({ ...SIZES, stride: Math.round(Math.sqrt(n)) });
 
-export function mount(place) {
+export async function mount(place) {
+  await near(place); // counting takes a moment
   const lengths = Array.from({ length: LONGEST - SHORTEST + 1 }, (_, i) => 2 ** (SHORTEST + i));
   const costs = Object.fromEntries(
     names.map((name) => [name, lengths.map((n) => operations(name, n, WIDTH, sizesOf(n)))]),
@@ -121,8 +133,6 @@ function rounded(number) {
   return `${digits} · 10${raised(exponent)}`;
 }
 
-const raised = (power) => [...`${power}`].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-
 function bytes(number) {
   const power = Math.min(3, Math.floor(Math.log10(number) / 3));
   return `${Number((number / 1000 ** power).toPrecision(2))} ${["B", "kB", "MB", "GB"][power]}`;
@@ -150,18 +160,16 @@ function picture(name) {
       ? "No pairs: keys and values are added up first."
       : "Rows: queries. Columns: keys. Blue: seen. Grey: computed, then hidden.";
   const drawing = svg("svg", shape, ...cells, frame);
-  return element("figure", {}, element("figcaption", {}, caption), drawing);
+  return figure(caption, drawing);
 }
 
 /** Operations by length, on logarithmic axes, with a dot at the chosen length. */
 function growthOf(costs, lengths, chosen, at) {
   const across = (index) => 56 + (340 * index) / (lengths.length - 1);
   const up = (number) => 256 - (240 * (Math.log10(number) - 6)) / 7;
-  const grid = [6, 8, 10, 12].flatMap((power) => {
-    const y = up(10 ** power);
-    const tick = svg("text", { x: 48, y: y + 5, class: "tick" }, `10${raised(power)}`);
-    return [svg("line", { x1: 56, x2: 396, y1: y, y2: y, class: "grid" }), tick];
-  });
+  const grid = [6, 8, 10, 12].flatMap((power) =>
+    level(56, 396, up(10 ** power), `10${raised(power)}`),
+  );
   const ticks = [0, 4, 8].map((index) =>
     svg("text", { x: across(index), y: 276 }, thousands(lengths[index])),
   );
@@ -174,5 +182,5 @@ function growthOf(costs, lengths, chosen, at) {
   const shape = { class: "plot", viewBox: "0 0 420 284", "aria-hidden": true };
   const drawing = svg("svg", shape, ...grid, ...ticks, ...lines, dot);
   const caption = "Operations by length: thick is the chosen pattern, thin are the others.";
-  return element("figure", {}, element("figcaption", {}, caption), drawing);
+  return figure(caption, drawing);
 }

@@ -91,8 +91,21 @@ export function decimals(number, count) {
 export function scientific(number) {
   if (number === 0 || number >= 0.01) return decimals(number, 2);
   const [digits, exponent] = number.toExponential(1).split("e-");
-  const raised = [...exponent].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-  return `${digits} · 10⁻${raised}`;
+  return `${digits} · 10⁻${raised(exponent)}`;
+}
+
+/** The digits of an exponent. */
+export const raised = (power) => [...`${power}`].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
+
+/** A picture under its caption. */
+export function figure(caption, picture) {
+  return element("figure", {}, element("figcaption", {}, caption), picture);
+}
+
+/** A horizontal line of a plot, and the number that it is at. */
+export function level(left, right, y, number) {
+  const tick = svg("text", { x: left - 6, y: y + 5, class: "tick" }, number);
+  return [svg("line", { x1: left, x2: right, y1: y, y2: y, class: "grid" }), tick];
 }
 
 /** What a fetch of a data file beside the modules brings. */

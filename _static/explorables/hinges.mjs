@@ -1,6 +1,16 @@
 // Chapter 6: with one number in and one out, a network is a line that each unit bends once.
 
-import { button, checkbox, decimals, element, fill, select, slider, svg } from "./elements.mjs";
+import {
+  button,
+  checkbox,
+  decimals,
+  element,
+  figure,
+  fill,
+  select,
+  slider,
+  svg,
+} from "./elements.mjs";
 
 const EDGE = 2; // x runs from −2 to 2
 const MOST = { weight: 3, bias: 6, answer: 6 };
@@ -187,7 +197,7 @@ function drawing(caption, name, ...children) {
   const ticks = [-2, -1, 0, 1, 2].map((x) => svg("text", { x: across(x), y: 96 }, decimals(x, 0)));
   const shape = { class: `plot ${name}`, viewBox: "-210 -82 420 184", "aria-hidden": true };
   const picture = svg("svg", shape, axis, ...ticks, ...children);
-  return element("figure", {}, element("figcaption", {}, caption), picture);
+  return figure(caption, picture);
 }
 
 const curve = (ys, options) => {

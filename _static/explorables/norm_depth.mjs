@@ -4,7 +4,7 @@
 // stacks, the size of each layer's rows and the length of its feed-forward matrix's gradient, by
 // kind of stack and number of layers.
 
-import { data, decimals, element, fill, select, slider, svg } from "./elements.mjs";
+import { data, decimals, element, figure, fill, level, select, slider, svg } from "./elements.mjs";
 
 const UPDATES = {
   "post-norm": "x ← LN(x + f(x))",
@@ -63,10 +63,7 @@ function plot(caption, lines) {
   const up = (log) => HEIGHT * (1 - (log - DECADES[0]) / (DECADES.at(-1) - DECADES[0]));
   const count = lines[0].numbers.length;
   const across = (index) => LEFT + ((RIGHT - LEFT) * index) / (count - 1);
-  const grid = DECADES.flatMap((power) => [
-    svg("line", { x1: LEFT, x2: RIGHT, y1: up(power), y2: up(power), class: "grid" }),
-    svg("text", { x: LEFT - 8, y: up(power) + 5, class: "tick" }, `${10 ** power}`),
-  ]);
+  const grid = DECADES.flatMap((power) => level(LEFT, RIGHT, up(power), `${10 ** power}`));
   const curves = lines.map(({ numbers, dash, chosen }) => {
     const points = numbers.map((number, i) => `${across(i)},${up(Math.log10(number)).toFixed(1)}`);
     const look = { class: chosen ? "chosen" : "other", "stroke-dasharray": dash };
@@ -77,5 +74,5 @@ function plot(caption, lines) {
   );
   const shape = { class: "plot", viewBox: `0 -12 420 ${HEIGHT + 40}`, "aria-hidden": true };
   const picture = svg("svg", shape, ...grid, ...ends, ...curves);
-  return element("figure", {}, element("figcaption", {}, caption), picture);
+  return figure(caption, picture);
 }

@@ -3,7 +3,7 @@
 // warm_up.json holds the losses of real runs, means of ten steps each, as
 // `benchmarks/experiments/warm_up.py` found them: for each setting a list for every seed.
 
-import { data, decimals, element, fill, slider, svg } from "./elements.mjs";
+import { data, decimals, element, figure, fill, level, slider, svg } from "./elements.mjs";
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [56, 400, 8, 200];
 const MOST = 6; // the loss at the top of the picture
@@ -88,17 +88,13 @@ function drawing(caption, steps, ...children) {
   });
   const shape = { class: "plot", viewBox: `0 0 420 ${BOTTOM + 28}`, "aria-hidden": true };
   const picture = svg("svg", shape, ...ends, ...children);
-  return element("figure", {}, element("figcaption", {}, caption), picture);
+  return figure(caption, picture);
 }
 
 const across = (step, steps) => LEFT + ((RIGHT - LEFT) * step) / steps;
 const up = (share) => BOTTOM - (BOTTOM - TOP) * Math.min(1, share);
 
-function level(share, text) {
-  const y = up(share);
-  const tick = svg("text", { x: LEFT - 6, y: y + 5, class: "tick" }, text);
-  return [svg("line", { x1: LEFT, x2: RIGHT, y1: y, y2: y, class: "grid" }), tick];
-}
+const at = (share, number) => level(LEFT, RIGHT, up(share), `${number}`);
 
 function curve(points, look) {
   const written = points.map((point) => point.map((number) => number.toFixed(1)).join());
@@ -110,7 +106,7 @@ function ratesOf({ rate: peak, warm_up: warmUp }, highest, steps) {
     const height = rate(index + 1, peak, warmUp, steps) / highest;
     return [across(index + 1, steps), up(height)];
   });
-  const levels = [0, 0.005, 0.01].flatMap((each) => level(each / highest, `${each}`));
+  const levels = [0, 0.005, 0.01].flatMap((each) => at(each / highest, each));
   return drawing("Learning rate", steps, ...levels, curve(points, "chosen"));
 }
 
@@ -120,7 +116,7 @@ function lossesOf({ losses }, unigram, steps) {
     const points = run.map((loss, index) => [across(middle(index), steps), up(loss / MOST)]);
     return curve(points, "seed");
   });
-  const levels = [0, 2, 4, 6].flatMap((loss) => level(loss / MOST, `${loss}`));
+  const levels = [0, 2, 4, 6].flatMap((loss) => at(loss / MOST, loss));
   const known = { x1: LEFT, x2: RIGHT, y1: up(unigram / MOST), y2: up(unigram / MOST) };
   const caption = "Loss of five seeds. Dashed: frequencies alone";
   return drawing(caption, steps, ...levels, svg("line", { ...known, class: "cosine" }), ...curves);
