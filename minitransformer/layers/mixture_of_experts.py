@@ -147,9 +147,7 @@ def load_of(chosen: Tensor, num_experts: int) -> Tensor:
 
 
 class MixtureOfExperts(nn.Module):
-    """A feed-forward network in many parts, of which a router picks a few for each token:
-
-        MoE(x) = scale · Σ over the k chosen of wᵢ Eᵢ(x) + shared(x).
+    """MoE(x) = scale · Σ of the k chosen wᵢ Eᵢ(x) + shared(x); a router chooses for each token.
 
     It goes where a `FeedForward` goes: `EncoderLayer(feed_forward=MixtureOfExperts(...))`.
 

@@ -6,7 +6,7 @@
 | weights of the experts | | sum to 1 | sum to 1 |
 | norms of q and k | none | none | RMSNorm |
 | parameters | | 46.7 billion | 30.5 billion |
-| active for a token | all | 12.9 billion | 3.3 billion |
+| active for a token | all | 12.9 billion | 3.4 billion |
 
 Files hold each expert by its number. Qwen 3 can mix layers of experts with dense ones; no model of
 the family that was published does, and such files are refused.
