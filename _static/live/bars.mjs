@@ -107,7 +107,7 @@ export class Bars {
       .slice(0, SHOWN);
     if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
     const before = translation.text(cursor);
-    const end = before.length > 28 ? `… ${before.slice(-26)}` : before;
+    const end = before.length > 28 ? `… ${before.slice(-20).trim()}` : before;
     this.heading.textContent = before ? `After “${end}”` : "At the beginning";
     this.arrange();
     if (isForced) this.says.textContent = FORCED;
