@@ -30,7 +30,7 @@ from sphinx_thebe import init_thebe_core, update_thebe_context
 import repository
 
 CARD = "_static/social_card.png"
-CARD_SAYS = "minitransformer: the Transformer from scratch. Beside the title, a causal mask."
+CARD_SAYS = "minitransformer: the Transformer from scratch. Beside the title, a decoder at work."
 LONGEST_DESCRIPTION = 200
 NOT_FOUND = """\
 <h1>Page not found</h1>

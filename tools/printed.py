@@ -1,8 +1,9 @@
-"""The book as one file: what `make epub` and `make pdf` write, from the built site.
+"""The book as one file, and pictures of it: what `make epub` and `make pdf` write, from the site.
 
     python tools/printed.py epub pdf    build/minitransformer.epub, build/minitransformer.pdf
     python tools/printed.py sheet       build/cheat_sheet.pdf, a page of the site on one of paper
     python tools/printed.py card        _static/social_card.png, from the .svg beside it
+    python tools/printed.py film        _static/live.gif: the live page translates a sentence
 
 A browser opens each page and sets its formulas, which then are MathML: e-readers run no scripts.
 What only a screen has, such as buttons and folded cells, is left out or unfolded. The PDF is
@@ -13,6 +14,7 @@ import argparse
 import posixpath
 import shutil
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from html import escape
 from io import BytesIO
 from mimetypes import guess_type
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
@@ -28,7 +31,8 @@ import yaml
 from lxml import etree
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from playwright.sync_api import Browser, Playwright, sync_playwright
+from playwright.sync_api import Browser, Playwright, Route, ViewportSize, sync_playwright
+from playwright.sync_api import Page as PlaywrightPage
 
 import repository
 
@@ -40,7 +44,18 @@ HTML = "{http://www.w3.org/1999/xhtml}"
 MATHML = "{http://www.w3.org/1998/Math/MathML}"
 TITLE = "minitransformer: the Transformer from scratch"
 SHEET = "chapters/reference/cheat_sheet.html"
-CARD = Path("_static/social_card.png")
+CARD, FILM = Path("_static/social_card.png"), Path("_static/live.gif")
+LIVE = "https://book.example/chapters/live.html"
+SENTENCE = "He says that she has brought the child a cake."
+FIRST, EACH, LAST = 1500, 1300, 4000  # milliseconds of a frame
+PLAYED = 3  # times
+PICTURE_ALONE = """
+.bd-sidebar-primary, #live-examples, #live-app > details { display: none !important; }
+#live-result .later { visibility: hidden; }
+#live-app, #live-decoder { padding: 0 8px; }
+#live-app { padding-block: 6px; }
+#live-input { flex-basis: 27rem !important; }
+"""
 SYSTEM_S = ("chromium-headless-shell", "chromium", "google-chrome")  # the first is the quickest
 NO_BROWSER = "no browser: run `playwright install chromium`, or install your system's Chromium"
 TAKE_ARTICLE = """async () => {
@@ -227,12 +242,59 @@ def write_sheet(browser: Browser, path: Path) -> None:
     tab.close()
 
 
+def translating(browser: Browser, width: int, theme: Literal["light", "dark"]) -> PlaywrightPage:
+    """The live page when it has translated the sentence, in a window of this width."""
+    size: ViewportSize = {"width": width, "height": 1000}
+    tab = browser.new_page(viewport=size, color_scheme=theme, reduced_motion="reduce")
+
+    def answer(route: Route) -> None:
+        file = SITE / unquote(urlsplit(route.request.url).path).lstrip("/")
+        route.fulfill(path=file) if file.is_file() else route.abort()
+
+    tab.route("**/*", answer)  # a page that is opened as a file loads no model
+    tab.route("**/mathjax/**", lambda route: route.abort())
+    tab.goto(LIVE)
+    tab.add_style_tag(content=PICTURE_ALONE)
+    tab.locator("#live-input").fill(SENTENCE)
+    tab.keyboard.press("Enter")
+    tab.get_by_text(f"{SENTENCE} →").wait_for()
+    tab.locator("#live-input").blur()
+    tab.evaluate("document.fonts.ready")
+    return tab
+
+
+def write_film(browser: Browser, path: Path) -> None:
+    """Take a picture of the live page at each token that it writes."""
+    tab = translating(browser, 1120, "light")
+    tokens = tab.locator("#live-result button").all()
+    frames = []
+    for token in tokens:
+        token.dispatch_event("click")  # it is not to be seen yet
+        token.blur()
+        frames.append(Image.open(BytesIO(tab.locator("#live-app").screenshot())).convert("RGB"))
+    colours = frames[-1].quantize(128)
+    first, *others = (frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames)
+    durations = [FIRST, *[EACH] * (len(frames) - 2), LAST]
+    first.save(path, save_all=True, append_images=others, duration=durations, loop=PLAYED - 1)
+    tab.close()
+
+
 def write_card(browser: Browser, path: Path) -> None:
-    """Draw the picture that messengers show with a link to the book, and note its source in it."""
+    """Draw the picture that messengers show with a link to the book, and note its source in it.
+
+    Beside the words of the source is the decoder of the live page.
+    """
+    live = translating(browser, 1440, "dark")
+    live.add_style_tag(content="html, #live-app * { --pst-color-background: #00224e !important; }")
+    decoder = b64encode(live.locator("#live-decoder").screenshot()).decode()
+    live.close()
     tab = browser.new_page(viewport={"width": 1200, "height": 630})
     drawing = path.with_suffix(".svg")
     tab.goto(drawing.as_uri())
-    drawn = Image.open(BytesIO(tab.screenshot())).quantize(64)
+    put = "data => document.querySelector('image').setAttribute('href', data)"
+    tab.evaluate(put, f"data:image/png;base64,{decoder}")
+    tab.wait_for_timeout(500)  # the picture is decoded
+    drawn = Image.open(BytesIO(tab.screenshot())).quantize(128)
     source = PngInfo()
     source.add_itxt("Source", drawing.read_text(encoding="utf-8"), zip=True)
     drawn.save(path, optimize=True, pnginfo=source)
@@ -299,7 +361,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("formats", nargs="+", choices=["epub", "pdf", "sheet", "card"])
+    parser.add_argument("formats", nargs="+", choices=["epub", "pdf", "sheet", "card", "film"])
     formats = parser.parse_args().formats
     if not (SITE / "index.html").exists():
         print("there is no _build/html: run `make book` first")
@@ -315,6 +377,7 @@ def main() -> int:
             "pdf": (PDF, lambda path: write_pdf(browser, pages, path)),
             "sheet": (SHEET_PDF, lambda path: write_sheet(browser, path)),
             "card": (CARD, lambda path: write_card(browser, path)),
+            "film": (FILM, lambda path: write_film(browser, path)),
         }
         for kind in formats:
             path, write_it = write[kind]

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from docutils import nodes
 from PIL import Image
+from PIL.ImageSequence import Iterator
 
 import repository
 from cross_links import Book, Term, link_terms
@@ -66,6 +67,20 @@ def test_card_is_drawn_from_its_source_and_says_what_the_book_is():
     assert card.text["Source"] == drawing, "run `python tools/printed.py card`"
     title = soup(SITE / "index.html").select_one("article h1").find(string=True)
     assert title in " ".join(re.findall(r"<text[^>]*>([^<]*)", drawing))
+
+
+def test_film_shows_a_translation_token_by_token():
+    path = SITE / "_static" / "live.gif"
+    assert path.stat().st_size < 2_000_000
+    with Image.open(path) as film:
+        frames = [(f.convert("RGB").tobytes(), f.info["duration"]) for f in Iterator(film)]
+        pictures, durations = zip(*frames, strict=True)
+        assert len(set(pictures)) == len(pictures) == 13  # tokens
+        assert 15_000 < sum(durations) < 25_000
+        assert film.info["loop"] == 2  # it stops by itself
+        image = soup(SITE / "index.html").select_one(".film img")
+        assert (int(image["width"]), int(image["height"])) == film.size
+    assert "(_static/live.gif)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_sitemap_lists_every_page_and_descriptions_differ():

@@ -2,14 +2,17 @@
 
 import re
 from functools import cache
+from shutil import copyfile
 
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 import minitransformer as mt
 from live_model import FOLDER, read_model
+from printed import write_card, write_film
 from test_html import SITE
 
 LIVE = "chapters/live.html"
@@ -644,6 +647,19 @@ def test_beam_search_shows_its_tree(page):
     expect(status(page)).to_have_text("dreihundertzweiundvierzig")
     page.get_by_role("combobox", name="next token").select_option("greedy")
     expect(tree).to_be_hidden()
+
+
+@pytest.mark.everything
+def test_film_and_card_are_taken_of_the_page(browser, tmp_path):
+    write_film(browser, tmp_path / "live.gif")
+    kept = SITE / "_static"
+    with Image.open(tmp_path / "live.gif") as taken, Image.open(kept / "live.gif") as film:
+        assert (taken.n_frames, taken.size[0]) == (film.n_frames, film.size[0])
+    copyfile(kept / "social_card.svg", tmp_path / "social_card.svg")
+    write_card(browser, tmp_path / "social_card.png")
+    with Image.open(tmp_path / "social_card.png") as card:
+        beside = card.convert("RGB").crop((700, 100, 1140, 560))  # the title
+        assert len(beside.getcolors(2**18)) > 20
 
 
 # --- everyone --------------------------------------------------------------------------------
