@@ -229,17 +229,18 @@ class MixtureOfExperts(nn.Module):
         self.router = nn.Linear(d_model, count, bias=False)
         self.shared = shared
         self.load_bias: nn.Parameter | None = None
-        load: Tensor | None = None
         if load_bias:  # a parameter, so that files keep it, but no gradient moves it
             self.load_bias = nn.Parameter(torch.zeros(count), requires_grad=False)
-            load = torch.zeros(count)
-        self.load: Tensor | None
-        self.register_buffer("load", load, persistent=False)  # tokens since the last move
         self.top_k, self.scoring, self.scale = top_k, scoring, scale
         self.normalise = top_k > 1 if normalise is None else normalise
         self.num_groups, self.top_groups = num_groups, top_groups
         self.capacity_factor, self.balance_weight = capacity_factor, balance_weight
-        self.balance_loss: Tensor | None = None
+        self._noted: dict[str, Tensor] = {}  # what no file and no copy keeps
+
+    @property
+    def balance_loss(self) -> Tensor | None:
+        """α times the balance loss of the last call, a scalar; None in evaluation."""
+        return self._noted.get("balance_loss")
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, (n, g), weights and indices of the chosen, (n, a), of tokens (n, d)."""
@@ -267,20 +268,21 @@ class MixtureOfExperts(nn.Module):
 
     def note_load(self, scores: Tensor, chosen: Tensor) -> int | None:
         """What a training step needs besides: its balance loss, counts, and the capacity."""
-        self.balance_loss = None
+        self._noted.pop("balance_loss", None)
         if not self.training:
             return None
         if self.balance_weight:
-            self.balance_loss = self.balance_weight * load_balancing_loss(scores, chosen)
-        if self.load is not None:
-            self.load += load_of(chosen, len(self.load))
+            loss = self.balance_weight * load_balancing_loss(scores, chosen)
+            self._noted["balance_loss"] = loss
+        if self.load_bias is not None:  # tokens since the last move
+            self._noted["load"] = self._noted.get("load", 0) + load_of(chosen, scores.size(-1))
         if self.capacity_factor is None:
             return None
         return math.ceil(self.capacity_factor * chosen.numel() / scores.size(-1))
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes along: not the graph of a loss."""
-        return {**vars(self), "balance_loss": None}
+        return {**vars(self), "_noted": {}}
 
     def move_bias(self, rate: float = 1e-3) -> None:
         """Raise the bias of experts with less than the mean load since last time, lower others'.
@@ -289,10 +291,10 @@ class MixtureOfExperts(nn.Module):
 
         Source: DeepSeek-AI (2024), section 2.1.2; Wang et al. (2024).
         """
-        if self.load_bias is None or self.load is None:
+        if self.load_bias is None:
             raise ValueError("there is no bias to move: load_bias must be True, got False")
-        self.load_bias.data += rate * (self.load.mean() - self.load).sign()
-        self.load.zero_()
+        if (load := self._noted.pop("load", None)) is not None:
+            self.load_bias.data += rate * (load.float().mean() - load).sign()
 
 
 PACKABLE[MixtureOfExperts.forward] = None
