@@ -1,11 +1,12 @@
-"""Compute what eight explorables of the website show, and write it beside them.
+"""Compute what nine explorables of the website show, and write it beside them.
 
     python -m tools.export_explorables    when the package computes something else; a test says so
 
 The other explorables compute in the browser what they show. These need more: the merges of a text
 (chapter 1), gradients of deep stacks (7), losses of stored runs (9), probabilities of two trained
-models (10), a ViT (14), the parts of larger models (18), and means of the live page's model (19). A
-test checks them. Training takes two minutes, and gives other digits on each kind of processor.
+models (10), a BERT (11), a ViT (14), the parts of larger models (18), and means of the live page's
+model (19). A test checks them. Training takes five minutes, and gives other digits on each kind of
+processor.
 """
 
 import json
@@ -23,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import minitransformer as mt
-from benchmarks.experiments import vit
+from benchmarks.experiments import bert, vit
 from benchmarks.runs import RESULTS, read_json
 from minitransformer.inference.beam_search import beam_search
 from minitransformer.inference.decoding import CachedDecoding
@@ -272,6 +273,20 @@ def next_token(
     return content
 
 
+# --- chapter 11 ------------------------------------------------------------------------------
+
+
+def filler() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of chapter 11's BERT in float16, and its tokenizer."""
+    texts = bert.Texts()
+    state = bert.pre_train(texts, bert.SETTINGS["15 %"], 0).state_dict()
+    del state["output_projection.weight"]  # the embedding's
+    sizes = {name: bert.SHAPE[name] for name in ("d_model", "num_heads", "max_len")}
+    kind = {"num_encoder_layers": 2, "norm_first": False, "activation": "gelu", "eps": 1e-12}
+    content = {"config": sizes | kind, "tokenizer": texts.tokenizer.to_dict()}
+    return {name: tensor.half() for name, tensor in state.items()}, content
+
+
 # --- chapter 14 ------------------------------------------------------------------------------
 
 
@@ -345,10 +360,10 @@ def head_means() -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    weights, digits = reader()
-    save_file(weights, FOLDER / "patch_attention.safetensors")
-    contents = {
-        "patch_attention": digits,
+    models = {"masked_words": filler(), "patch_attention": reader()}
+    for name, (weights, _) in models.items():
+        save_file(weights, FOLDER / f"{name}.safetensors")
+    contents = {name: content for name, (_, content) in models.items()} | {
         "head_means": head_means(),
         "bpe_stepper": bpe_stepper(),
         "norm_depth": norm_depth(),

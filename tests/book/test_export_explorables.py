@@ -1,4 +1,4 @@
-"""What eight explorables show is what the package computes."""
+"""What nine explorables show is what the package computes."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import export_explorables
 import minitransformer as mt
-from benchmarks.experiments import vit
+from benchmarks.experiments import bert, vit
 from export_explorables import FOLDER
 from live_model import FOLDER as LIVE
 from live_model import read_model
@@ -115,3 +115,19 @@ def test_what_the_chapter_says_of_silenced_heads(kind):
     assert min(right(cross, head) for head in range(4)) > 0.95
     assert right(own, 0) < 0.75
     assert right(cross, 0, 1, 2, 3) < 0.5 if kind == "zero" else right(cross, 0, 1, 2, 3) > 0.9
+
+
+def test_stored_weights_fill_in_blanks_better_than_frequencies():
+    content, texts = committed("masked_words"), bert.Texts()
+    tokenizer = mt.WordPieceTokenizer.from_dict(content["tokenizer"])
+    weights = load_file(FOLDER / "masked_words.safetensors")
+    model = mt.models.BERTForMaskedLM(
+        mt.models.BERTConfig(vocab_size=tokenizer.vocab_size, **bert.SHAPE)
+    )
+    weights["output_projection.weight"] = weights["embedding.weight"]
+    model.load_state_dict(weights)
+    rows = [tokenizer.encode(text) for some in texts.by_family for text in some[: bert.HELD_OUT]]
+    texts.held_out_rows = bert.rows(torch.tensor([i for row in rows for i in [*row, bert.END]]))
+    loss, right = bert.filling_in(model.eval(), texts)
+    assert loss < texts.unigram - 0.7
+    assert right > 0.15

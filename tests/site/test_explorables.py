@@ -57,6 +57,7 @@ CHAPTERS = {
     "warm_up": "09_training",
     "next_token": "10_inference",
     "beam_tree": "10_inference",
+    "masked_words": "11_bert",
     "rotary_scaling": "12_llama",
     "patch_attention": "14_vit",
     "ablate_heads": "19_looking_inside",
@@ -706,6 +707,59 @@ def test_a_rolling_cache_forgets_and_without_a_cache_all_is_computed_again(page,
     place.get_by_label("kept").select_option("nothing")
     assert "values of 12 positions are computed, all but one of them again" in said.inner_text()
     assert place.locator("svg.cache .computed").count() == 12 * 6
+
+
+# --- hidden words ----------------------------------------------------------------------------
+
+GUESS = """await m.load().then(({ model, tokenizer }) => inputs[0].map(([text, place]) => {
+    const ids = [tokenizer.bos, ...tokenizer.encode(text), tokenizer.eos];
+    const mask = tokenizer.special.get("<mask>");
+    return [[true, true], [true, false], [false, true]].map(([left, right]) => {
+        const seen = m.seen(ids, place, mask, { left, right });
+        return [seen, Array.from(model.guess(seen, place))];
+    });
+}))"""
+
+
+def test_bert_of_the_browser_is_that_of_the_package(page, site):
+    content, tensors = data("masked_words"), load_file(FOLDER / "masked_words.safetensors")
+    tokenizer = mt.WordPieceTokenizer.from_dict(content["tokenizer"])
+    sizes = {"num_heads": 2, "num_layers": 2, "d_ff": 256, "max_len": 32}
+    model = mt.models.BERTForMaskedLM(
+        mt.models.BERTConfig(vocab_size=tokenizer.vocab_size, d_model=64, dropout=0.0, **sizes)
+    )
+    tensors["output_projection.weight"] = tensors["embedding.weight"]
+    model.load_state_dict(tensors)
+    cases = [["return true if the object is callable.", 3], ["unknowable ☃ zzz", 1], ["a", 1]]
+    for (text, place), found in zip(
+        cases, computed(page, site, "masked_words", GUESS, cases), strict=True
+    ):
+        ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+        mask, n = tokenizer.mask_id, len(ids) - 2
+        both = [*ids[:place], mask, *ids[place + 1 :]]
+        left = [*ids[: place + 1], *[mask] * (n - place), ids[-1]]
+        left[place] = mask
+        right = [ids[0], *[mask] * place, *ids[place + 1 :]]
+        for (seen, probs), expected in zip(found, (both, left, right), strict=True):
+            assert seen == expected
+            with torch.no_grad():
+                scores = model.eval()(torch.tensor([seen]))[0, place]
+            assert torch.tensor(probs).allclose(scores.softmax(dim=-1), atol=1e-5)
+
+
+def test_a_hidden_word_is_guessed_worse_from_one_side(page, site):
+    place = explorable(page, site, "masked_words")
+    said = place.get_by_role("status")
+    assert "Hidden: “is”. From both sides the model guesses it" in said.inner_text()
+    place.get_by_label("right side").uncheck()
+    assert "Hidden: “is”. From the left the model guesses “.”" in said.inner_text()
+    assert set(place.locator(".tokens button").all_inner_texts()[2:]) == {"<mask>"}
+    place.get_by_label("right side").check()
+    button = place.locator(".tokens button").nth(4)
+    button.press("Enter")
+    assert "Hidden: “when”." in said.inner_text()
+    assert button.evaluate("button => button === document.activeElement")
+    assert place.locator(".tokens [aria-pressed=true]").count() == 1
 
 
 # --- a ViT -----------------------------------------------------------------------------------
