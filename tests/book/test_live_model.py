@@ -78,6 +78,8 @@ def test_most_probable_speeches_are_much_the_same():
     """The two that the page quotes are one."""
     found = translator(WRITER).complete(["ROMEO:", "JULIET:"], max_new_tokens=40)
     assert found == ["\nI'll tell thee what I can tell thee what I do."] * 2
+    beam = {"num_beams": 3, "length_penalty": 0.6, "max_new_tokens": 57}
+    assert translator(WRITER).complete(["ROMEO:", "JULIET:"], **beam) == ["", ""]
 
 
 @pytest.mark.everything

@@ -1,6 +1,7 @@
 """`python -m minitransformer show`: any model of the package in the live page, on this machine."""
 
 import json
+import re
 import socket
 import threading
 from http.client import HTTPConnection
@@ -132,6 +133,7 @@ def test_a_decoder_only_model_continues_a_text(serve, window):
     scores[model.model.config.pad_id] = -torch.inf
     assert found == pytest.approx(scores.softmax(-1).max().item(), abs=1e-4)
     assert window.locator("#live-encoder").inner_text() == ""
+    assert window.get_by_role("slider", name=re.compile("T|top|beams|α")).count() == 0  # greedy
     window.get_by_role("combobox", name="next token").select_option("beam")
     expect(window.locator("#live-tree svg.tree .winner").first).to_be_attached()
 
