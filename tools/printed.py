@@ -286,6 +286,7 @@ def write_card(browser: Browser, path: Path) -> None:
     """
     live = translating(browser, 1440, "dark")
     live.add_style_tag(content="html, #live-app * { --pst-color-background: #00224e !important; }")
+    live.locator("#live-result button").last.dispatch_event("click")  # with all that it read
     decoder = b64encode(live.locator("#live-decoder").screenshot()).decode()
     live.close()
     tab = browser.new_page(viewport={"width": 1200, "height": 630})

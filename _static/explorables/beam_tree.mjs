@@ -52,9 +52,9 @@ export function beamSearch(next, { width, alpha, longest, end }) {
   return { steps, ended };
 }
 
-const COLUMN = 88;
+const COLUMN = 96;
 const ROW = 40;
-const BOX = { x: -36, y: -16, width: 72, height: 32, rx: 5 };
+const BOX = { x: -40, y: -16, width: 80, height: 32, rx: 5 };
 const SHOWN_DROPPED = 2; // the best of those that are not kept
 
 export async function mount(place) {

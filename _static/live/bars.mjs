@@ -2,6 +2,7 @@
 
 import { decimals, element, select, slider } from "../explorables/elements.mjs";
 import { softmax } from "./model.mjs";
+import { refill, rove } from "./roving.mjs";
 import { nextTokenProbs } from "./sampling.mjs";
 
 const SHOWN = 5;
@@ -12,10 +13,11 @@ const SAYS = {
   greedy: "The token with the longest bar is written.",
   sample:
     "Drawn from softmax(scores / T): a T below 1 favours probable tokens, above 1 it levels them. " +
-    "Top-k keeps the k most probable, top-p the fewest that reach p. Outlined: at T = 1.",
+    "Top-k keeps the k most probable, top-p the fewest that reach p; what they cut off has 0 %. " +
+    "Outlined: at T = 1.",
   beam:
     "The best few beginnings are kept, and each is extended by every token. A larger α favours " +
-    "longer texts. The bars are the model’s own probabilities.",
+    "longer texts. The bars are the model’s own probabilities. The tree is below the picture.",
 };
 const FORCED = "You wrote this token; the model went on from it. Undo takes it back.";
 
@@ -69,6 +71,7 @@ export class Bars {
     this.says = element("p", { class: "live-says" });
     this.heading = element("p", { class: "live-heading" });
     this.list = element("ol", { class: "live-bars" });
+    rove(this.list);
     place.replaceChildren(this.heading, this.list, this.settings, this.says);
     this.arrange();
   }
@@ -107,12 +110,13 @@ export class Bars {
       .slice(0, SHOWN);
     if (!order.includes(translation.ids[cursor])) order[SHOWN - 1] = translation.ids[cursor];
     const before = translation.text(cursor);
-    const end = before.length > 28 ? `… ${before.slice(-20).trim()}` : before;
+    const end = before.length > 21 ? `… ${before.slice(-19).trim()}` : before;
     this.heading.textContent = before ? `After “${end}”` : "At the beginning";
     this.arrange();
     if (isForced) this.says.textContent = FORCED;
     const others = 1 - order.reduce((sum, id) => sum + drawn[id], 0);
-    this.list.replaceChildren(
+    refill(
+      this.list,
       ...order.map((id) => {
         const label = translation.label(id);
         const isTaken = id === translation.ids[cursor];

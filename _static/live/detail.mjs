@@ -7,6 +7,7 @@ import { explain } from "./formulas.mjs";
 import { norm } from "./model.mjs";
 import { WORDS } from "./parts.mjs";
 import { ABOVE, BELOW, paintVectors } from "./picture.mjs";
+import { refill, rove } from "./roving.mjs";
 
 export class Detail {
   constructor(place, choose) {
@@ -18,6 +19,8 @@ export class Detail {
       role: "group",
       "aria-label": "Steps of the computation",
     });
+    this.keys = element("ol", { class: "live-keys", start: 0 });
+    for (const list of [this.steps, this.keys]) rove(list);
     this.says = element("p", { class: "live-says" });
     this.numbers = element("div", { class: "live-numbers" });
     this.formula = element("div", { class: "live-formula" });
@@ -32,15 +35,14 @@ export class Detail {
 
   /**
    * `at` are the tokens looked at on each side; `chosen` has a side, a box, a step, and maybe a
-   * head, a key and an entry of a vector.
+   * head, a key of self-attention and an entry of a vector.
    */
   show(translation, at, chosen) {
     const { side, box, head } = chosen;
     const step = box.steps[Math.min(chosen.step, box.steps.length - 1)];
     const where = step.of ?? side; // keys and values of cross-attention come from the encoder
     const rows = (name) => translation.rows(name);
-    const attended = where !== side && !at.isPicked && rows(box.shows)[at[side]][head];
-    const i = attended ? (chosen.key ?? largest(attended)) : at[where];
+    const i = at[where];
     this.title.textContent = titleOf(chosen);
     this.words.textContent = inWords(translation, at, chosen);
     this.showSteps(box, step);
@@ -50,7 +52,8 @@ export class Detail {
     const written = step.byToken ? translation.ids[i] : 0;
     const start = step.ofHead ? startOf(translation.model, row, head) : written;
     const entry = keys ? 0 : Math.min(chosen.entry ?? start, row.length - 1);
-    const key = keys && Math.min(chosen.key ?? largest(keys), keys.length - 1);
+    const picked = isCross(box) ? at.encoder : (chosen.key ?? largest(keys || [0]));
+    const key = keys && Math.min(picked, keys.length - 1);
     if (keys) this.showKeys(translation, step, keys, key, box, at.newest);
     else this.showVector(translation, step, where, i, row, entry);
     const ids = where === "encoder" ? translation.sourceIds : translation.readIds;
@@ -83,17 +86,15 @@ export class Detail {
   }
 
   showSteps(box, current) {
-    this.steps.replaceChildren(
+    refill(
+      this.steps,
       ...box.steps.map((step, index) => {
         const button = element(
           "button",
           { type: "button", "aria-pressed": step === current },
           step.label,
         );
-        button.addEventListener("click", () => {
-          this.choose({ step: index });
-          this.steps.children[index].focus();
-        });
+        button.addEventListener("click", () => this.choose({ step: index }));
         return button;
       }),
     );
@@ -101,8 +102,7 @@ export class Detail {
 
   /** The scores or weights of one query, a bar for each key; signed bars start at a zero line. */
   showKeys(translation, step, numbers, chosen, box, newest) {
-    const source =
-      box.key.endsWith("cross_attention") || box.key.startsWith("encoder") ? "encoder" : "decoder";
+    const source = isCross(box) || box.key.startsWith("encoder") ? "encoder" : "decoder";
     const labels = labelsOf(translation, source);
     const isWeight = step.formula === "weight";
     const [least, most] = isWeight ? [0, 1] : [Math.min(0, ...numbers), Math.max(0, ...numbers)];
@@ -116,41 +116,40 @@ export class Detail {
           `--sign: rgb(${number < 0 ? BELOW : ABOVE})`,
       });
     const hidden = labels.slice(numbers.length, source === "decoder" ? newest + 1 : 0);
-    this.numbers.replaceChildren(
-      element(
-        "ol",
-        { class: "live-keys", start: 0 },
-        ...Array.from(numbers, (number, key) => {
-          const text = isWeight ? percent(number) : decimals(number, 2);
-          const button = element(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": key === chosen,
-              "aria-label": `${labels[key]}: ${text}`,
-              "data-number": number,
-            },
-            element("span", { class: "live-bar-name" }, labels[key]),
-            bar(number),
-            element("span", { class: "live-bar-share" }, text),
-          );
-          button.addEventListener("click", () => {
-            this.choose({ key });
-            this.numbers.querySelectorAll("button")[key].focus();
-          });
-          return element("li", {}, button);
-        }),
-        ...hidden.map((label) =>
-          element(
-            "li",
-            { class: "live-rest", title: WORDS.mask },
-            element("span", { class: "live-bar-name" }, label),
-            element("span", {}, "hidden by the mask"),
-            element("span", { class: "live-bar-share" }, "0\u00a0%"),
-          ),
+    if (!this.keys.isConnected) this.numbers.replaceChildren(this.keys);
+    refill(
+      this.keys,
+      ...Array.from(numbers, (number, key) => {
+        const text = isWeight ? percent(number) : decimals(number, 2);
+        const button = element(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": key === chosen,
+            "aria-label": `${labels[key]}: ${text}`,
+            "data-number": number,
+          },
+          element("span", { class: "live-bar-name" }, labels[key]),
+          bar(number),
+          element("span", { class: "live-bar-share" }, text),
+        );
+        button.addEventListener("click", () => this.choose({ key }));
+        return element("li", {}, button);
+      }),
+      ...hidden.map((label) =>
+        element(
+          "li",
+          { class: "live-rest", title: WORDS.mask },
+          element("span", { class: "live-bar-name" }, label),
+          element("span", {}, "hidden by the mask"),
+          element("span", { class: "live-bar-share" }, "0\u00a0%"),
         ),
       ),
     );
+    const { offsetTop: top, offsetHeight: height } = this.keys.children[chosen];
+    const { scrollTop, clientHeight } = this.keys;
+    if (top < scrollTop || top + height > scrollTop + clientHeight)
+      this.keys.scrollTop = top - (clientHeight - height) / 2; // the chosen key is seen
   }
 
   /** A vector as a tile, with one entry that can be chosen. */
@@ -200,7 +199,8 @@ function startOf({ config, d_k: width }, row, head) {
   return Math.floor((head * (row.length / width)) / config.num_heads) * width;
 }
 
-const largest = (numbers) => numbers.indexOf(Math.max(...numbers));
+export const isCross = ({ key }) => key.endsWith("cross_attention");
+export const largest = (numbers) => numbers.indexOf(Math.max(...numbers));
 
 /** What each token is called on a side: the words of the source, what the decoder reads. */
 function labelsOf(translation, side) {
@@ -223,8 +223,7 @@ export function inWords(translation, at, { side, box, head }) {
     ? ` After it, the residual stream has length ${decimals(norm(row(box.stream)), 1)}.`
     : "";
   if (box.kind === "attention") {
-    const source =
-      side === "encoder" || box.key.endsWith("cross_attention") ? "encoder" : "decoder";
+    const source = side === "encoder" || isCross(box) ? "encoder" : "decoder";
     const labels = labelsOf(translation, source);
     const weights = Array.from(row(box.shows)[head], (weight, key) => ({ weight, key }));
     const most = weights

@@ -3,9 +3,10 @@
 import { inWords as treeInWords, tree as drawTree } from "../explorables/beam_tree.mjs";
 import { decimals, element, svg } from "../explorables/elements.mjs";
 import { Bars, percent } from "./bars.mjs";
-import { Detail, inWords, titleOf } from "./detail.mjs";
+import { Detail, inWords, isCross, largest, titleOf } from "./detail.mjs";
 import { WORDS, boxes } from "./parts.mjs";
 import { Picture } from "./picture.mjs";
+import { oneStop, rove } from "./roving.mjs";
 import { draw, greedy, seeded } from "./sampling.mjs";
 import { Translator, sourceTokenizer } from "./translator.mjs";
 import { plain, understand } from "./understand.mjs";
@@ -40,17 +41,21 @@ let translation; // the text that is shown
 let name; // of its model
 let view; // the picture of that model
 let cursor = 0; // the step that is shown: the decoder has read so many tokens, after "begin"
-let at = { encoder: 0, decoder: 0 }; // the tokens that are looked at
-let pointed; // what the pointer is over: a side and a token
+let pinned; // the source token that the reader keeps in view
+let pointed; // the token that the pointer is over: its side and index
 let chosen; // the box in the detail, its step, head, key and entry
+let crossed; // the last chosen head of cross-attention, its box and head
+const before = {}; // what was chosen when the other kind of model was shown
 let playing;
 let seed = 1;
 let forced = new Set(); // the steps whose tokens the reader wrote
 let undone = []; // what was written before each of them, and the forced steps then
 
-const detail = new Detail(document.getElementById("live-detail"), (picked) => {
+const detail = new Detail(document.getElementById("live-detail"), ({ key, ...picked }) => {
   Object.assign(chosen, picked);
-  showDetail();
+  if (key !== undefined && isCross(chosen.box)) return pin(key);
+  if (key !== undefined) chosen.key = chosen.key === key ? undefined : key;
+  return look();
 });
 const bars = new Bars(document.getElementById("live-next"), { changed, take });
 
@@ -71,12 +76,13 @@ async function run() {
     const old = understood.refusal && translation ? "Still showing: " : "";
     document.getElementById("live-reads").dataset.before = old;
     if (understood.refusal)
-      return say(`${understood.refusal}${only ? "" : " Try one of the examples, or Continue."}`, true);
+      return refuse(understood, only ? "" : "Try one of the examples, or Continue.");
     const { model = only, reads, note } = understood;
     const translator = await loaded(model);
     if (input.value !== asked || does !== how) return undefined; // something else was asked meanwhile
     if (name !== model) build(model, translator);
     translation = translator.begin(reads);
+    pinned = undefined;
     document.getElementById("live-reads").textContent = hasSource() ? `${reads} →` : "";
     write(0);
     app.dataset.state = "shown";
@@ -107,11 +113,10 @@ async function asTranslated(text) {
 
 const hasSource = () => translation.model.hasEncoder;
 
-/** Show what is written: a translation at its end, a continued text token by token. */
+/** Show what is written: a translation from its first token on, a text token by token. */
 function reveal(note) {
   const isPlayed = !hasSource() && !isStill.matches && bars.method.input.value !== "beam";
-  cursor = isPlayed ? translation.prompt.length : translation.ids.length - 1;
-  at = { encoder: 0, decoder: cursor };
+  cursor = isPlayed ? translation.prompt.length : hasSource() ? 0 : translation.ids.length - 1;
   show();
   if (isPlayed) play(() => say(outcome()));
   else say(note ? `${outcome().replace(/\.?$/, ".")} ${note}` : outcome());
@@ -121,21 +126,26 @@ function reveal(note) {
 function build(model, translator) {
   name = model;
   const { config, hasEncoder } = translator.model;
-  const before = app.dataset.does;
+  const last = app.dataset.does;
+  if (chosen) before[last] = chosen;
   app.dataset.does = hasEncoder ? "Translate" : "Continue";
   result.lang = own ? "" : hasEncoder ? "de" : "en";
-  if (!own && app.dataset.does !== before) bars.preset(hasEncoder ? {} : DRAWN);
+  if (!own && app.dataset.does !== last) bars.preset(hasEncoder ? {} : DRAWN);
   const sides = hasEncoder ? ["encoder", "decoder"] : ["decoder"];
   const places = Object.fromEntries(
     sides.map((side) => [side, document.getElementById(`live-${side}`)]),
   );
-  view = new Picture(places, config, { choose: choosePart, point });
-  const last = config.num_decoder_layers - 1;
-  const kind = hasEncoder ? "cross_attention" : "self_attention";
-  const box = boxes(config, "decoder").find(
-    ({ key }) => key === `decoder.layers.${last}.${kind}`,
-  );
-  choosePart({ side: "decoder", box, head: model === "number_words" ? 2 : 0 }, false);
+  const choosePart = (part) => {
+    choose(part);
+    look();
+  };
+  view = new Picture(places, config, { choose: choosePart, tokenButton });
+  const top = boxes(config, "decoder").findLast(({ kind }) => kind === "attention");
+  choose({ side: "decoder", box: top, head: model === "number_words" ? 2 : 0 });
+  crossed = chosen;
+  const kept = before[app.dataset.does];
+  const same = kept && view.boxes.find(({ box }) => box.key === kept.box.key);
+  if (same?.canvases[kept.head]) choose({ ...kept, box: same.box });
 }
 
 /** Write from a step on, as the settings say. */
@@ -164,9 +174,16 @@ function goOn() {
 function outcome() {
   const [text, count] = [translation.text(), translation.ids.length];
   const cut = translation.ids.at(-1) !== translation.eos && `Cut off after ${count} tokens.`;
-  if (!hasSource()) return cut || `The model ended the text after ${count} tokens.`;
+  if (!hasSource() && !cut && bars.method.input.value === "beam")
+    return (
+      `Beam search ended the text after ${tokens(count - translation.prompt.length)} of its own. ` +
+      "Each further token lowers log p, so the shortest text often wins."
+    );
+  if (!hasSource()) return cut || `The model ended the text after ${tokens(count)}.`;
   return cut ? `${text} … ${cut}` : text;
 }
+
+const tokens = (count) => `${count} token${count === 1 ? "" : "s"}`;
 
 /** Let beam search choose the text, and show its tree. */
 function showBeam() {
@@ -174,7 +191,7 @@ function showBeam() {
   translation.rewind(0);
   for (const id of [...translation.prompt, ...ended[0].tokens]) translation.step(() => id);
   const label = (id) => translation.label(id);
-  const { tokens, logProb, score } = ended[0];
+  const { tokens: written, logProb, score } = ended[0];
   const numbers = [logProb, score].map((number) => decimals(number, 2));
   tree.querySelector(".live-says")?.remove();
   tree.prepend(
@@ -183,7 +200,8 @@ function showBeam() {
       { class: "live-says" },
       "In each box: a token, and log p of the text up to it. Thick border: ended; dashed: dropped. " +
         "Of the texts that ended, the one with the highest log p / ((5 + length) / 6)^α wins: here " +
-        `${numbers[0]} at ${tokens.length} tokens, so ${numbers[1]}. The tree can be scrolled sideways.`,
+        `${numbers[0]} at ${tokens(written.length)}, so ${numbers[1]}. ` +
+        "The tree can be scrolled sideways.",
     ),
   );
   tree.querySelector(".scroll").replaceChildren(drawTree(steps, ended[0], label));
@@ -201,7 +219,6 @@ function changed(what) {
   write(what === "setting" && method === "sample" ? cursor : 0);
   if (what !== "setting" && !hasSource()) return reveal();
   cursor = Math.min(cursor, translation.ids.length - 1);
-  at.decoder = Math.min(at.decoder, cursor);
   show();
   return say(outcome());
 }
@@ -220,7 +237,6 @@ function take(id) {
   translation.replace(cursor, id);
   goOn();
   show();
-  bars.list.querySelector("[aria-pressed=true]").focus();
   say(outcome());
 }
 
@@ -229,7 +245,6 @@ function undo() {
   const { ids, prompt, ...before } = undone.pop();
   ({ forced, cursor } = before);
   translation.prompt = prompt;
-  at.decoder = cursor;
   translation.rewind(cursor);
   for (const id of ids.slice(cursor)) translation.step(() => id);
   show();
@@ -241,7 +256,7 @@ function undo() {
 /** Show the step that writes token `index`. */
 function go(index) {
   cursor = Math.max(0, Math.min(index, translation.ids.length - 1));
-  at = { encoder: at.encoder, decoder: cursor };
+  pointed = undefined;
   delete chosen.key; // the newest token's own
   show();
   const scores = translation.scores[cursor];
@@ -263,7 +278,7 @@ function pause() {
 /** Go through the steps that are left, or all again; `then` is called at the end. */
 function play(then) {
   if (playing) return pause();
-  if (cursor === translation.ids.length - 1) go(0);
+  go(cursor === translation.ids.length - 1 ? 0 : cursor);
   result.classList.add("live-writing"); // what comes later is not seen
   status.setAttribute("aria-busy", true); // what is said at each step is not spoken
   controls.querySelector("[data-do=play]").textContent = "Pause";
@@ -277,75 +292,118 @@ function play(then) {
 
 // --- showing -----------------------------------------------------------------------------------
 
-function say(message, isError = false) {
-  status.textContent = message;
+function say(message, isError = false, ...more) {
+  status.replaceChildren(message, ...more);
   status.classList.toggle("live-error", isError);
   examples.classList.toggle("live-wanted", isError);
 }
 
+/** Say why a text is not read, and what to do. */
+function refuse({ refusal, hint, isListed }, usual) {
+  const link = element("a", { href: "#live-words" }, "See the words that it knows.");
+  link.addEventListener("click", () => (words.open = true));
+  say(`${refusal} `, true, ...(isListed ? [link, " "] : []), hint ?? usual);
+}
+
 function show() {
-  const written = translation.ids.flatMap((id, index) => {
-    const button = element(
-      "button",
-      {
-        type: "button",
-        "aria-label":
-          `token ${index + 1}: ${translation.label(id)}` +
-          (forced.has(index) ? ", written by you" : ""),
-        "aria-pressed": index === cursor,
-      },
-      hasSource() ? translation.label(id) : translation.label(id).replaceAll("␣", " "),
-    );
-    button.classList.toggle("forced", forced.has(index));
-    button.classList.toggle("later", index > cursor);
-    button.classList.toggle("given", index < translation.prompt.length);
-    button.addEventListener("click", () => {
-      pause();
-      go(index);
-      result.querySelectorAll("button")[index].focus();
-    });
-    return isLineEnd(id) ? [button, element("br")] : [button];
-  });
-  result.replaceChildren(...written);
+  showWritten();
+  view.show(translation, cursor);
+  controls.querySelector("[data-do=undo]").hidden = !undone.length;
+  look();
   const { offsetTop, offsetHeight } = result.querySelector("[aria-pressed=true]");
   result.scrollTop = offsetTop + offsetHeight - result.clientHeight; // the newest token is seen
-  bars.show(translation, cursor, forced.has(cursor));
-  controls.querySelector("[data-do=undo]").hidden = !undone.length;
-  view.show(translation, cursor);
-  showDetail();
   view.drawFlow(picture.querySelector(".live-flow"));
   if (transcript.open) showTranscript();
 }
 
+/** What is written, a button for each token; they stay while the text is the same. */
+function showWritten() {
+  const text = `${name} ${translation.ids} ${[...forced]}`;
+  if (result.dataset.text !== text) {
+    result.dataset.text = text;
+    result.replaceChildren(
+      ...translation.ids.flatMap((id, index) => {
+        const label = translation.label(id);
+        const shown = hasSource() ? label : label.replaceAll("␣", " ");
+        const about = forced.has(index) ? ", written by you" : "";
+        const called = `token ${index + 1}: ${label}${about}`;
+        const button = tokenButton("decoder", index, called, shown);
+        return isLineEnd(id) ? [button, element("br")] : [button];
+      }),
+    );
+  }
+  [...result.querySelectorAll("button")].forEach((button, index) => {
+    button.classList.toggle("forced", forced.has(index));
+    button.classList.toggle("later", index > cursor);
+    button.classList.toggle("given", index < translation.prompt.length);
+  });
+}
+
 const isLineEnd = (id) => !hasSource() && translation.label(id).endsWith("↵");
 
-function showDetail() {
+/** A token that one can point at to look at its step, and press to stay there. */
+function tokenButton(side, index, name, ...content) {
+  const button = element("button", { type: "button", "aria-label": name }, ...content);
+  const point = () => {
+    if (side === "decoder" && index > cursor) return;
+    pointed = { side, index };
+    look();
+  };
+  const leave = () => {
+    if (pointed?.side !== side || pointed.index !== index) return;
+    pointed = undefined;
+    look();
+  };
+  button.addEventListener("pointerenter", point);
+  button.addEventListener("focus", point);
+  button.addEventListener("pointerleave", leave);
+  button.addEventListener("blur", () => setTimeout(leave)); // the focus has moved by then
+  button.addEventListener("click", () => {
+    pause();
+    if (side === "decoder") go(index);
+    else pin(index);
+  });
+  return button;
+}
+
+/** Keep a token of the source in view; a second time releases it. */
+function pin(index) {
+  pinned = pinned === index ? undefined : index;
+  look();
+}
+
+/**
+ * The tokens that are looked at: in the decoder the step's, in the encoder what is pinned, else
+ * what the chosen head of cross-attention attends to most; before both what the pointer is over.
+ */
+function looked() {
+  const decoder = pointed?.side === "decoder" ? pointed.index : cursor;
+  const kept = pointed?.side === "encoder" ? pointed.index : pinned;
+  const attended = () => largest(translation.rows(crossed.box.shows)[decoder][crossed.head]);
+  return { decoder, encoder: kept ?? (hasSource() ? attended() : 0), newest: cursor, pinned };
+}
+
+/** Show the numbers of the tokens that are looked at. */
+function look() {
   if (!translation) return;
-  const looked = { ...at, newest: cursor };
-  if (pointed) looked[pointed.side] = pointed.index;
-  looked.isPicked ||= pointed?.side === "encoder";
-  view.mark(looked, chosen);
-  detail.show(translation, looked, chosen);
+  const at = looked();
+  result
+    .querySelectorAll("button")
+    .forEach((button, index) => button.setAttribute("aria-pressed", index === at.decoder));
+  oneStop(result);
+  bars.show(translation, at.decoder, forced.has(at.decoder));
+  view.mark(at, chosen);
+  detail.show(translation, at, chosen);
 }
 
-/** A part, a head or a token of the picture was clicked: a row of a map is both. */
-function choosePart({ side, box, head = 0, index }, isAsked = true) {
-  if (index !== undefined) at = { ...at, [side]: index };
-  if (side === "encoder" && index !== undefined) at.isPicked = true;
-  if (box) {
-    const step = Math.max(
-      0,
-      box.steps.findIndex(({ name: made }) => made === box.shows),
-    );
-    chosen = { side, box, head, step };
-  }
-  if (isAsked) showDetail();
-}
-
-function point(side, index) {
-  if (pointed?.side === side && pointed?.index === index) return;
-  pointed = side && { side, index };
-  showDetail();
+/** Choose a box or a head of the picture, at the step whose numbers the box shows. */
+function choose({ side, box, head }) {
+  const step = Math.max(
+    0,
+    box.steps.findIndex(({ name: made }) => made === box.shows),
+  );
+  chosen = { side, box, head, step };
+  if (isCross(box)) crossed = chosen;
 }
 
 /** All heads in words, for the step that is shown. */
@@ -357,7 +415,7 @@ function showTranscript() {
         element(
           "li",
           {},
-          `${titleOf({ side, box, head })}: ${inWords(translation, at, { side, box, head })}`,
+          `${titleOf({ side, box, head })}: ${inWords(translation, looked(), { side, box, head })}`,
         ),
       ),
     );
@@ -392,10 +450,18 @@ controls.addEventListener("click", ({ target }) => {
   }
 });
 picture.addEventListener("keydown", (event) => {
-  if (!event.key.startsWith("Arrow") || !view?.nodes?.includes(document.activeElement)) return;
+  if (!/^(Arrow|Home|End)/.test(event.key)) return;
+  if (!view?.nodes?.includes(document.activeElement)) return;
   event.preventDefault();
   view.move(event.key);
 });
+document.addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape" || !translation) return;
+  pinned = pointed = undefined;
+  delete chosen.key;
+  look();
+});
+rove(result);
 document
   .querySelector("#live-meanings ul")
   .append(...Object.values(WORDS).map((says) => element("li", {}, says)));

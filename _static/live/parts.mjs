@@ -46,14 +46,15 @@ const SAYS = {
     "Attention alone does not know the order, so each position has numbers, too.",
   norm: "Each vector is shifted and scaled to mean 0 and variance 1, then by learned γ and β.",
   queries: "A query is what a token looks for, computed from its vector.",
-  keys: "A key is what a token can be found by. Queries are compared with keys.",
+  keys: "A key says what a token has to offer. Each query is compared with all keys.",
   values: "A value is what a token contributes where it is attended to.",
   "queries, rotated":
     "Pairs of numbers are rotated by the position, so that scores depend on distance.",
   "keys, rotated":
     "Pairs of numbers are rotated by the position, so that scores depend on distance.",
   "keys of the memory":
-    "The decoder has the queries; the keys come from the memory, the encoder’s last vectors.",
+    "A key says what a source token has to offer to the decoder’s queries; it comes from the " +
+    "memory, the encoder’s last vectors.",
   "values of the memory":
     "What a source token contributes; values come from the memory, the encoder’s last vectors.",
   weights: "The scores become shares that add up to 100 %.",
@@ -68,8 +69,8 @@ const SAYS = {
 const SCORES = {
   encoder: "A score says how well a query fits a key; every token sees all tokens.",
   decoder:
-    "A score says how well a query fits a key. The mask hides later tokens, which are not " +
-    "written yet.",
+    "A score says how well a query fits a key. The mask hides later tokens: in training the " +
+    "model would copy the next token from them, and in use they are not written yet.",
   cross:
     "Cross-attention: the query is the decoder’s, keys and values are the encoder’s. " +
     "A score says how well they fit.",
@@ -79,26 +80,47 @@ const SCORES = {
 
 /** The words of the picture, each in a sentence. */
 export const WORDS = {
+  token:
+    "A token is a piece of text: a word, a part of a word or a sign. Its id is its number in the " +
+    "vocabulary, the list of all tokens.",
+  vector: "A vector is a list of numbers. Each box has one for each token.",
+  embedding: "The embedding is a table with a learned vector for each token of the vocabulary.",
   encoder: "The encoder reads the whole source at once and makes a vector for each of its tokens.",
   decoder: "The decoder writes one token at a time; it reads what is written so far.",
-  layer: "A layer is one round of attention and feed-forward, with weights of its own.",
+  layer:
+    "A layer is one round of attention and feed-forward with its own matrices. Layers and heads " +
+    "are counted from 0, as in the code.",
   head:
-    "A head is one of several attentions side by side; each has queries, keys and values of " +
-    "its own.",
+    "A head is one of several attentions side by side; each has its own queries, keys and values.",
+  query:
+    "A query is a vector that says what a token looks for, a key says what a token has to offer, " +
+    "and a value is what a token passes on.",
+  score:
+    "A score says how well a query fits a key, or, in the top box, how well a token of the " +
+    "vocabulary comes next.",
+  softmax:
+    "Softmax turns scores into shares that add up to 100 %: attention weights between tokens, " +
+    "probabilities at the top.",
   "feed-forward": "The feed-forward network changes each token’s vector by itself.",
   "residual stream":
     "The residual stream is a token’s vector on its way up: each part adds to it. The number " +
-    "beside a part is the vector’s length after it.",
+    "beside a part is the vector’s length after it, the root of the sum of the squares.",
+  norm: "A norm scales each vector, so that the next part gets numbers of the usual size.",
   memory:
     "The memory is what leaves the encoder: cross-attention takes its keys and values from " +
     "it.",
-  mask: "The mask hides later tokens from earlier ones; their weight is 0, and the map is grey.",
+  mask:
+    "The mask hides later tokens from earlier ones; their weight is 0, and the map is grey. " +
+    "Without it, training would only teach the model to copy the next token.",
   "<bos>":
     "<bos> begins every text that the decoder reads, <eos> ends what either side reads or " +
     "writes.",
   cache:
     "In the cache are the keys and values of earlier tokens, so that only the newest is " +
     "computed.",
+  temperature:
+    "The temperature divides the scores before softmax. Top-k keeps the k most probable tokens, " +
+    "top-p the fewest whose probabilities add up to p.",
   component: "A component is one of the numbers of a vector, counted from 0.",
   "⟨c3⟩": "A token in angle brackets, such as ⟨c3⟩, is a byte that alone is no character.",
 };

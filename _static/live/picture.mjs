@@ -9,6 +9,7 @@ import { WORDS, boxes, outputBox } from "./parts.mjs";
 export const ABOVE = [217, 105, 0];
 export const BELOW = [30, 100, 235];
 const WEIGHT = [0, 140, 120];
+const NARROW = 36; // columns: with more, no label fits into its own
 const MASKED = [[128, 128, 128], 0.25];
 
 /** Draw an image of so many pixels; `colour(x, y)` is [colour, strength from 0 to 1] or nothing. */
@@ -49,13 +50,13 @@ function paintWeights(canvas, rows, width, height) {
 export class Picture {
   /**
    * Build the figure of a model into `places`, an element for each side. `choose` is called with
-   * what is clicked, `point` with the token that the pointer is over, or nothing.
+   * the box or head that is clicked, `tokenButton` makes the button of a token.
    */
-  constructor(places, config, { choose, point }) {
+  constructor(places, config, { choose, tokenButton }) {
     this.config = config;
     this.sides = Object.keys(places);
     this.choose = choose;
-    this.point = point;
+    this.tokenButton = tokenButton;
     this.boxes = []; // { side, box, node, stream, canvases }
     this.tokens = {};
     for (const side of this.sides) {
@@ -108,15 +109,7 @@ export class Picture {
         { type: "button", "aria-label": name, "aria-pressed": false, class: `live-${box.kind}` },
         ...(box.kind === "output" ? [] : [canvas, mark]),
       );
-      button.addEventListener("click", (event) => {
-        const index = event.detail ? this.tokenAt(event, side, box, button) : undefined;
-        this.choose({ side, box, head, index }); // a key press has no place
-      });
-      button.addEventListener("pointermove", (event) => {
-        const index = this.tokenAt(event, side, box, button);
-        if (index !== undefined) this.point(side, index);
-      });
-      button.addEventListener("pointerleave", () => this.point());
+      button.addEventListener("click", () => this.choose({ side, box, head }));
       canvases.push({ button, canvas, mark });
       shows.append(button);
     }
@@ -140,16 +133,6 @@ export class Picture {
     return element("div", { class: "live-box" }, name, cache, shows);
   }
 
-  /** The token that the pointer is over: a column of vectors, a row of weights. */
-  tokenAt(event, side, box, button) {
-    const { left, top, width, height } = button.getBoundingClientRect();
-    const total = this.totals[side];
-    const share =
-      box.kind === "attention" ? (event.clientY - top) / height : (event.clientX - left) / width;
-    const index = Math.floor(share * total);
-    return index >= 0 && index < this.known[side] ? index : undefined;
-  }
-
   /** Show all numbers up to the step `cursor` of a translation. */
   show(translation, cursor) {
     const { sourceLabels, sourceIds, readIds } = translation;
@@ -158,41 +141,37 @@ export class Picture {
     this.totals = { encoder: sourceIds.length, decoder: readIds.length };
     this.known = { encoder: sourceIds.length, decoder: cursor + 1 };
     for (const side of this.sides) {
-      this.tokens[side].replaceChildren(
-        ...labels[side].map((label, index) => {
-          const button = element(
-            "button",
-            {
-              type: "button",
-              "aria-label": `${side} token ${index}: ${label}, id ${ids[side][index]}`,
-            },
-            label,
-            element("small", {}, ` ${ids[side][index]}`),
-          );
-          button.classList.toggle("later", index >= this.known[side]);
-          button.addEventListener("click", () => this.choose({ side, index }));
-          button.addEventListener("pointerenter", () => this.point(side, index));
-          button.addEventListener("pointerleave", () => this.point());
-          button.addEventListener("focus", () => this.point(side, index));
-          button.addEventListener("blur", () => this.point());
-          return button;
-        }),
+      const place = this.tokens[side];
+      if (place.dataset.ids !== `${ids[side]}`) {
+        place.dataset.ids = ids[side];
+        place.replaceChildren(
+          ...labels[side].map((label, index) =>
+            this.tokenButton(
+              side,
+              index,
+              `${side} token ${index}: ${label}, id ${ids[side][index]}`,
+              label,
+              element("small", {}, ` ${ids[side][index]}`),
+            ),
+          ),
+        );
+      }
+      [...place.children].forEach((button, index) =>
+        button.classList.toggle("later", index >= this.known[side]),
       );
       this.tokens[side].style.setProperty("--columns", this.totals[side]);
+      this.tokens[side].classList.toggle("live-narrow", this.totals[side] > NARROW);
     }
     this.cache.textContent = `${cursor} in cache`;
     for (const { side, box, stream, canvases } of this.boxes) {
       const known = (name) => translation.rows(name).slice(0, this.known[side]);
       if (box.kind === "output") {
         const written = translation.ids.map((id, index) =>
-          element(
-            "span",
-            { class: index === cursor ? "now" : index < cursor ? "" : "later" },
-            translation.label(id),
-          ),
+          element("span", { class: index <= cursor ? "" : "later" }, translation.label(id)),
         );
         canvases[0].button.replaceChildren(...written);
         canvases[0].button.style.setProperty("--columns", this.totals[side]);
+        canvases[0].button.classList.toggle("live-narrow", this.totals[side] > NARROW);
         continue;
       }
       const rows = known(box.shows);
@@ -228,6 +207,10 @@ export class Picture {
         const [start, size] = box.kind === "attention" ? ["top", "height"] : ["left", "width"];
         mark.style = `${start}: ${share * at[side]}%; ${size}: ${share}%`;
       });
+      if (box.kind === "output")
+        [...canvases[0].button.children].forEach((span, index) =>
+          span.classList.toggle("now", index === at[side]),
+        );
       if (stream.lengths) {
         const length = stream.lengths[at[side]];
         stream.textContent = decimals(length, 1);
@@ -236,9 +219,10 @@ export class Picture {
       }
     }
     for (const side of this.sides) {
-      [...this.tokens[side].children].forEach((button, index) =>
-        button.setAttribute("aria-pressed", index === at[side]),
-      );
+      [...this.tokens[side].children].forEach((button, index) => {
+        button.setAttribute("aria-pressed", index === at[side]);
+        button.classList.toggle("pinned", side === "encoder" && index === at.pinned);
+      });
     }
     const current = this.boxes.find(({ box }) => box.key === chosen.box.key)?.canvases[
       chosen.box.kind === "attention" ? chosen.head : 0
@@ -247,8 +231,14 @@ export class Picture {
     for (const node of this.nodes) node.tabIndex = node === focused ? 0 : -1;
   }
 
-  /** Move from a part to the nearest one in the direction of an arrow key. */
+  /** Move from a part to the nearest one in the direction of an arrow key, or to a row's ends. */
   move(key) {
+    const { parentElement } = document.activeElement;
+    const row = this.nodes.filter(
+      (node) => node.parentElement === parentElement && !node.matches(".later"),
+    );
+    const end = { Home: row[0], End: row.at(-1) }[key];
+    if (end) return this.focus(end);
     const from = document.activeElement.getBoundingClientRect();
     const middle = (box) => [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
     const [x0, y0] = middle(from);
@@ -268,9 +258,12 @@ export class Picture {
       const cost = along + 3 * aside;
       if (!best || cost < best.cost) best = { node, cost };
     }
-    if (!best) return;
-    for (const node of this.nodes) node.tabIndex = node === best.node ? 0 : -1;
-    best.node.focus();
+    if (best) this.focus(best.node);
+  }
+
+  focus(node) {
+    for (const other of this.nodes) other.tabIndex = other === node ? 0 : -1;
+    node.focus();
   }
 
   /** Draw the ways between the boxes: up each stream, and from the encoder into cross-attention. */

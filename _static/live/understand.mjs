@@ -92,8 +92,8 @@ const quoted = (words) => {
 };
 
 /**
- * What to do with a text: { model, reads, note } or { refusal }. `tokenizers` are those of the two
- * models' sources.
+ * What to do with a text: { model, reads, note } or { refusal, hint, isListed }. The tokenizers
+ * are those of the two models' sources.
  */
 export function understand(text, { number_words: numbers, grammar }) {
   if (!text.trim()) return { refusal: "Type a number, or a sentence in English." };
@@ -106,6 +106,8 @@ export function understand(text, { number_words: numbers, grammar }) {
       return { refusal: "The model has no word for a billion or more." };
     return asNumber(Number(digits));
   }
+  if (/^\p{Lu}[\p{Lu} .’']+:/u.test(typed))
+    return { refusal: "This begins a speech.", hint: "Press Continue to have it written on." };
   const words = numberWords(typed);
   const unknown = words.filter((word) => !numbers.ids.has(word));
   if (words.length && !unknown.length) {
@@ -125,11 +127,12 @@ export function understand(text, { number_words: numbers, grammar }) {
     unknown.length < words.length &&
     unknown.length / words.length < strange.length / grammar.split(reads).length
   ) {
-    return { refusal: `The model of numbers does not know ${quoted(unknown)}.` };
+    return { refusal: `The model of numbers does not know ${quoted(unknown)}.`, isListed: true };
   }
   if (strange.length)
     return {
-      refusal: `The model of sentences does not know ${quoted(strange)}; its words are below.`,
+      refusal: `The model of sentences does not know ${quoted(strange)}.`,
+      isListed: true,
     };
   const clauses = grammar.split(reads).filter((word) => OPENERS.test(word));
   const note =

@@ -77,6 +77,12 @@ def part(page: Page, name: str):
     return page.locator("#live-picture").get_by_role("button", name=name, exact=True)
 
 
+def to_end(page: Page) -> None:
+    """Go to the last step, and let the pointer rest on no token."""
+    page.locator("#live-result button").last.click()
+    page.locator("#live-input").hover()
+
+
 def step_of(page: Page, name: str):
     steps = page.get_by_role("group", name="Steps of the computation")
     return steps.get_by_role("button", name=name, exact=True)
@@ -216,36 +222,46 @@ def test_every_head_shows_the_package_s_weights(page, text, name):
         model(source, target)
     translate(page, text)
     reads(page, text)
+    page.locator("#live-encoder .live-tokens button").last.click()
+    to_end(page)
     for attention, weights in maps.items():
         side, _, layer, kind = attention.split(".")
         kind = kind.replace("_", "-")
         kind = f"masked {kind}" if (side, kind) == ("decoder", "self-attention") else kind
-        position = weights.size(2) - 1  # the decoder's newest token
-        if side == "encoder":
-            page.locator("#live-encoder .live-tokens button").nth(position).click()
         for head in range(weights.size(1)):
             part(page, f"{side}, layer {layer}, {kind}, head {head}").press("Enter")
-            page.locator("#live-input").hover()  # and no token of the picture
-            expected = weights[0, head, position]
-            torch.testing.assert_close(shown_keys(page), expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(shown_keys(page), weights[0, head, -1], atol=1e-4, rtol=0)
 
 
-def test_a_clicked_row_is_kept(page):
+def test_a_click_on_a_box_keeps_the_token(page):
+    page.locator("#live-result button").nth(2).click()
     words = page.locator(".live-in-words")
-    head = part(page, "decoder, layer 1, cross-attention, head 2")
-    box = head.bounding_box()
-    head.click(position={"x": 5, "y": 2.5 / 7 * box["height"]})
-    page.locator("#live-decoder .live-tokens button").nth(5).hover()
-    expect(words).to_have_text(re.compile("^After “vier”"))
-    page.locator("#live-input").hover()
-    expect(words).to_have_text(re.compile("^After “hundert”, writing “zwei”"))
-    box = part(page, "encoder, norm (memory)").bounding_box()
-    part(page, "encoder, norm (memory)").click(position={"x": 3.5 / 6 * box["width"], "y": 5})
-    page.locator("#live-input").hover()
-    expect(words).to_have_text(re.compile("^The vector of “-”"))
-    page.get_by_role("button", name="Back").click()  # a step on, the newest token again
+    head = part(page, "decoder, layer 1, cross-attention, head 3")
+    for share in (0.1, 0.5, 0.9):
+        head.click(position={"x": 5, "y": share * head.bounding_box()["height"]})
+        expect(words).to_have_text(re.compile("^After “hundert”, writing “zwei”"))
+        expect(page.locator("#live-result [aria-pressed=true]")).to_have_text("zwei")
+
+
+def test_there_is_one_position(page):
+    """The written tokens, the picture, the bars, the details and the encoder agree."""
     part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
-    expect(words).to_have_text(re.compile("^After “vier”, writing “zig”"))
+    to_end(page)
+    for choose in ("#live-result button", "#live-decoder .live-tokens button"):
+        for index in (4, 1):
+            page.locator(choose).nth(index).click()
+            page.locator("#live-input").hover()
+            written = page.locator("#live-result button").nth(index)
+            expect(written).to_have_attribute("aria-pressed", "true")
+            expect(page.locator("#live-result [aria-pressed=true]")).to_have_count(1)
+            name = written.inner_text()
+            expect(page.locator(".live-in-words")).to_contain_text(f"writing “{name}”")
+            expect(page.locator("ol.live-bars [aria-pressed=true]")).to_contain_text(name)
+            expect(page.locator(".live-output .now")).to_have_text(name)
+            key = page.locator(".live-keys [aria-pressed=true] .live-bar-name").inner_text()
+            marked = page.locator("#live-encoder .live-tokens [aria-pressed=true]")
+            expect(marked).to_contain_text(key)
+        to_end(page)
 
 
 def test_keys_of_the_memory_are_of_the_token_that_is_attended_to(page):
@@ -260,9 +276,17 @@ def test_keys_of_the_memory_are_of_the_token_that_is_attended_to(page):
         for step in ("keys", "values"):
             step_of(page, step).click()
             expect(caption).to_contain_text(f"“{name}”")
-    page.locator("#live-encoder .live-tokens button").nth(1).click()
-    page.locator("#live-input").hover()
-    expect(caption).to_contain_text("“hundred”")
+    hundred = page.locator("#live-encoder .live-tokens button").nth(1)
+    for release in ("Escape", "click"):
+        hundred.click()
+        page.locator("#live-input").hover()
+        expect(caption).to_contain_text("“hundred”")
+        page.get_by_role("button", name="Back").click()  # it is kept, whatever the step
+        page.locator("#live-input").hover()
+        expect(caption).to_contain_text("“hundred”")
+        page.keyboard.press("Escape") if release == "Escape" else hundred.click()
+        page.locator("#live-input").hover()
+        expect(caption).not_to_contain_text("“hundred”")
 
 
 @each_view
@@ -299,6 +323,7 @@ def test_the_picture_stays_where_it_is(open_page, view):
 
 
 def test_a_token_under_the_pointer_is_said_in_words(page):
+    to_end(page)
     part(page, "decoder, layer 1, cross-attention, head 2").press("Enter")
     page.locator("#live-decoder .live-tokens button").nth(2).hover()
     words = page.locator(".live-in-words")
@@ -310,9 +335,11 @@ def test_a_token_under_the_pointer_is_said_in_words(page):
     page.locator("#live-decoder .live-tokens button").nth(1).focus()
     expect(words).to_have_text(re.compile(r"^After “drei”, writing “hundert”, it attends to"))
     page.locator("#live-input").focus()
-    box = part(page, "encoder, embedding").bounding_box()
+    page.locator("#live-result button").nth(2).hover()  # a written token's step is the same
+    expect(words).to_have_text(re.compile(r"^After “hundert”, writing “zwei”"))
+    expect(page.locator("#live-next .live-heading")).to_have_text("After “dreihundert”")
     part(page, "encoder, embedding").click()
-    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 5)
+    page.locator("#live-encoder .live-tokens button").last.hover()
     expect(words).to_have_text("The vector of “<eos>” has 128 numbers.")
 
 
@@ -348,6 +375,7 @@ def test_sums_of_a_head_begin_with_its_components(page):
 
 
 def test_later_tokens_are_hidden_by_the_mask(page):
+    to_end(page)
     part(page, "decoder, layer 0, masked self-attention, head 0").click()
     page.locator("#live-decoder .live-tokens button").nth(2).hover()
     assert page.locator(".live-keys button").count() == 3
@@ -401,6 +429,8 @@ def test_an_entry_of_a_vector_can_be_chosen(page):
 def test_steps_go_back_and_on(page):
     tokens = page.locator("#live-result button")
     assert tokens.count() == 7
+    expect(tokens.first).to_have_attribute("aria-pressed", "true")  # all is written already
+    to_end(page)
     page.get_by_role("button", name="Back").click()
     expect(status(page)).to_have_text(
         re.compile(r"^Step 6 of 7: reads “vier”, writes “zig” \(\d\d\.\d\s%\)\.$")
@@ -526,6 +556,65 @@ def test_heads_of_the_writer_show_the_package_s_weights(still):
             torch.testing.assert_close(shown_keys(page), weights[0, head, -1], atol=1e-4, rtol=0)
 
 
+def test_the_panel_shows_all_that_it_has(still):
+    continued(still, "My lord, I would")
+    part(still, "decoder, layer 2, masked self-attention, head 1").click()
+    for step in still.locator(".live-steps button").all():
+        step.click()
+        whole, seen = still.locator("#live-detail").evaluate(
+            "d => [d.scrollHeight, d.clientHeight]"
+        )
+        assert whole <= seen + 1
+    step_of(still, "values").click()
+    expect(still.locator(".live-tile")).to_be_in_viewport(ratio=1)
+    step_of(still, "weights").click()
+    expect(still.locator(".live-keys [aria-pressed=true]")).to_be_in_viewport(ratio=1)
+
+
+def test_a_long_text_has_one_label_and_a_list_that_shows_it_goes_on(still):
+    continued(still, "LUCIO:")
+    still.get_by_role("combobox", name="next token").select_option("greedy")
+    assert still.locator("#live-result button").count() == 60
+    for place in (".live-output span", ".live-tokens button"):
+        sizes = still.locator(f"#live-decoder {place}").evaluate_all(
+            "nodes => nodes.map((node) => parseFloat(getComputedStyle(node).fontSize))"
+        )
+        assert [size > 0 for size in sizes] == [False] * 59 + [True]
+    shown, row = still.locator(".live-keys").evaluate(
+        "list => [list.clientHeight, list.firstChild.offsetHeight]"
+    )
+    assert 0.3 < shown / row % 1 < 0.7  # cut in the middle of a row
+
+
+def test_panels_keep_their_places_and_heads_when_the_model_changes(still):
+    page = still
+    panels = ("#live-controls", "#live-next", "#live-detail")
+
+    def seen():
+        lefts = [page.locator(panel).bounding_box()["x"] for panel in panels]
+        return [*lefts, page.locator("#live-controls").bounding_box()["y"]]
+
+    part(page, "decoder, layer 0, cross-attention, head 1").click()
+    before = seen()
+    continued(page, "ROMEO:")
+    assert seen() == before
+    translate(page, "the boy reads me a poem")
+    expect(page.locator("#live-detail-title")).to_have_text(
+        "Decoder layer 0: cross-attention, head 1", **ANSWER
+    )
+    assert seen() == before
+
+
+def test_beam_search_says_why_it_ends_a_text_at_once(still):
+    continued(still, "ROMEO:")
+    still.get_by_role("combobox", name="next token").select_option("beam")
+    expect(status(still)).to_have_text(
+        "Beam search ended the text after 1 token of its own. "
+        "Each further token lowers log p, so the shortest text often wins."
+    )
+    expect(still.locator("#live-tree")).to_contain_text("at 1 token,")
+
+
 def test_long_beginnings_are_refused(page):
     page.get_by_label("A number or a sentence in English").fill("night " * 60)
     page.get_by_role("button", name="Continue").click()
@@ -600,7 +689,8 @@ def test_another_token_can_be_written(page):
 
 def test_bars_are_under_the_controls_of_a_phone(open_page):
     page = open_page("phone")
-    boxes = [page.locator(f"#live-{name}").bounding_box() for name in ("controls", "status")]
+    names = ("controls", "status", "result")
+    boxes = [page.locator(f"#live-{name}").bounding_box() for name in names]
     first = page.locator("ol.live-bars").bounding_box()
     assert first["y"] - max(box["y"] + box["height"] for box in boxes) < 40
 
@@ -637,7 +727,10 @@ def test_tokens_that_are_no_characters_have_names(page):
 
 
 def test_beam_search_shows_its_tree(page):
-    page.get_by_role("combobox", name="next token").select_option("beam")
+    method = page.get_by_role("combobox", name="next token")
+    before = method.bounding_box()
+    method.select_option("beam")
+    assert method.bounding_box() == before
     tree = page.locator("#live-tree")
     expect(tree.locator("svg.tree .winner").first).to_be_attached()
     assert "drei" in tree.locator("svg.tree").text_content()
@@ -686,6 +779,42 @@ def test_keyboard_alone_is_enough(page):
     assert page.evaluate("document.activeElement.closest('#live-encoder') !== null")
 
 
+def test_few_stops_of_the_tab_key_and_none_loses_the_focus(still):
+    page = still
+    continued(page, "My lord, I would")
+    part(page, "decoder, layer 2, masked self-attention, head 1").click()
+    focused = "document.activeElement.closest('#live-app [id]:not(#live-app)')?.id"
+    page.get_by_label("A number or a sentence in English").focus()
+    visited = []
+    while page.evaluate(focused) not in (None, "live-words"):
+        visited.append(page.evaluate(focused))
+        page.keyboard.press("Tab")
+    assert len(visited) < 30
+    assert {"live-result", "live-next", "live-decoder", "live-detail"} < {*visited}
+    token = page.locator("#live-decoder .live-tokens button:visible")
+    token.nth(2).focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "live-detail"
+    for place in (".live-keys", "#live-result", "#live-decoder .live-tokens"):
+        buttons = page.locator(place).locator("button:visible")
+        buttons.nth(1).focus()
+        page.keyboard.press("End")
+        expect(buttons.last).to_be_focused()
+        page.keyboard.press("Home")
+        expect(buttons.first).to_be_focused()
+    buttons.first.press("Enter")
+    expect(buttons.first).to_be_focused()
+    expect(status(page)).to_contain_text("Step 1 of")
+
+
+def test_refusals_lead_on(page):
+    translate(page, "I love you")
+    status(page).get_by_role("link").click()
+    expect(page.locator("#live-words [data-model=grammar]")).to_contain_text("poem")
+    translate(page, "ROMEO:")
+    expect(status(page)).to_have_text("This begins a speech. Press Continue to have it written on.")
+
+
 def test_what_is_touched_is_said_beside_the_picture(open_page):
     page = open_page("phone")
     part(page, "decoder, layer 0, cross-attention, head 1").tap()
@@ -695,6 +824,10 @@ def test_what_is_touched_is_said_beside_the_picture(open_page):
     expect(page.locator(".live-in-words")).to_be_in_viewport()
     expect(page.locator(".live-in-words")).to_contain_text("attends to")
     expect(part(page, "decoder, layer 0, cross-attention, head 1")).to_be_in_viewport()
+    page.mouse.wheel(0, 1000)
+    page.mouse.wheel(0, -200)
+    page.wait_for_timeout(500)
+    expect(page.locator("#pst-back-to-top")).to_be_hidden()
 
 
 def test_a_step_can_be_read_in_words(page):
