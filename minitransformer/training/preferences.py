@@ -80,7 +80,7 @@ def dpo_loss(
     beta: float = 0.1,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Direct preference optimisation, the mean over pairs of
+    """Direct preference optimisation: the loss of pairs of answers, the mean over pairs of
 
         −(1 − ε) log σ(m) − ε log σ(−m),
         m = β [log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected)].
@@ -120,7 +120,7 @@ def dpo_loss(
 def sample_answers(
     model: Any, prompts: Sequence[Sequence[int]], num_samples: int, **options: Any
 ) -> list[list[int]]:
-    """Draw `num_samples` answers to each prompt, one after the other, each with its end, if drawn.
+    """Draw `num_samples` answers to each prompt, one after the other, with their ends if drawn.
 
     The temperature is 1: an answer is drawn as often as the model says. `options` are `generate`'s.
 
@@ -166,7 +166,7 @@ def grpo_loss(
     clip: float = 0.2,
     beta: float = 0.04,
 ) -> Tensor:
-    """Group relative policy optimisation, the mean over all tokens of all answers of
+    """Group relative policy optimisation: the loss of drawn answers, the mean over tokens of
 
         −min(ρ A, clamp(ρ, 1 − ε, 1 + ε) A) + β (e^δ − δ − 1),
         ρ = π / π_sampled,  δ = log π_ref − log π.

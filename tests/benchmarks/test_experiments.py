@@ -14,6 +14,7 @@ from benchmarks.experiments import (
     ablations,
     efficient_attention,
     gallery,
+    preferences,
     scaling_fit,
     scaling_law,
     since_2017,
@@ -244,3 +245,32 @@ def test_parts_of_a_batch_are_the_whole(monkeypatch):
         found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     torch.testing.assert_close(found[1], found[0])
     torch.testing.assert_close(found[2], 4 * found[0])
+
+
+# --- answers
+
+
+def test_whole_rows_have_all_targets_and_read_the_same():
+    words = mt.WordTokenizer.train(["one two three ="])
+    pairs, settings = [("one two =", "three"), ("one =", "one two")], mt.TrainingConfig()
+    config = mt.TransformerConfig.decoder_only(words.vocab_size, d_model=8, num_heads=2)
+    model = mt.DecoderOnlyTransformer(config)
+    answers, whole = (
+        kind(model, pairs, words, settings)
+        for kind in (preferences.AnswerTrainer, preferences.WholeRows)
+    )
+    rows = [words.stream_ids(f"{question} {answer}") for question, answer in pairs]
+    for one, other, row in zip(answers.examples, whole.examples, rows, strict=True):
+        assert one.src == other.src == row[:-1]
+        assert other.tgt == row
+
+
+def test_points_pay_for_a_right_token_each_time_and_the_rule_does_not(monkeypatch):
+    monkeypatch.setattr(preferences, "TAUGHT", 40)
+    monkeypatch.setattr(preferences, "ASKED", 40)
+    numbers = preferences.Numbers(0)
+    prompt, answer = numbers.asked[0]
+    assert numbers.is_right(prompt, answer) == 1
+    assert numbers.is_right(prompt, answer[:-1]) == numbers.is_right(prompt, answer[:1] * 9) == 0
+    assert numbers.points(prompt, answer) == len(answer)
+    assert numbers.points(prompt, answer[:1] * 99) == 99
