@@ -14,6 +14,7 @@ from benchmarks.experiments import (
     ablations,
     efficient_attention,
     gallery,
+    mixture_of_experts,
     preferences,
     scaling_fit,
     scaling_law,
@@ -274,3 +275,24 @@ def test_points_pay_for_a_right_token_each_time_and_the_rule_does_not(monkeypatc
     assert numbers.is_right(prompt, answer[:-1]) == numbers.is_right(prompt, answer[:1] * 9) == 0
     assert numbers.points(prompt, answer) == len(answer)
     assert numbers.points(prompt, answer[:1] * 99) == 99
+
+
+def test_mixtures_have_as_many_active_parameters_as_the_dense_model():
+    sizes = {}
+    for name, setting in mixture_of_experts.SETTINGS.items():
+        model = mixture_of_experts.new_model(20, setting, 0)
+        sizes[name] = mixture_of_experts.active(model), sum(p.numel() for p in model.parameters())
+    dense, wide = sizes["dense"][0], sizes["wide"][1]
+    (active, parameters), routers = sizes["8 experts"], 2 * 64 * 8
+    assert (active - routers, parameters - routers) == (dense, wide)
+
+
+def test_what_a_token_explains_of_its_expert():
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    assert mixture_of_experts.explained(labels, labels, 3, 3) == pytest.approx(1)
+    assert mixture_of_experts.explained(labels, torch.zeros(6).long(), 3, 1) == pytest.approx(0)
+    halves = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1])
+    # H(1/2) - (3/4) H(1/3), divided by H(1/2) = 1 bit
+    assert mixture_of_experts.explained(*halves, 2, 2) == pytest.approx(0.3113, abs=1e-4)
+    kinds = [mixture_of_experts.kind_of(text) for text in ("\n  ", " the", "ing", "12", " (", "_")]
+    assert kinds == [0, 1, 2, 3, 4, 4]
