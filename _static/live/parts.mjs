@@ -97,7 +97,7 @@ export const WORDS = {
     "and a value is what a token passes on.",
   score:
     "A score says how well a query fits a key, or, in the top box, how well a token of the " +
-    "vocabulary comes next.",
+    "vocabulary fits as the next one.",
   softmax:
     "Softmax turns scores into shares that add up to 100 %: attention weights between tokens, " +
     "probabilities at the top.",
