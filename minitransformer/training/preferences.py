@@ -80,7 +80,9 @@ def dpo_loss(
     beta: float = 0.1,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Direct preference optimisation: the loss of pairs of answers, the mean over pairs of
+    """Direct preference optimisation: the loss −log σ(m) of pairs of answers, their mean.
+
+    With label smoothing ε it is the mean of
 
         −(1 − ε) log σ(m) − ε log σ(−m),
         m = β [log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected)].
@@ -166,7 +168,9 @@ def grpo_loss(
     clip: float = 0.2,
     beta: float = 0.04,
 ) -> Tensor:
-    """Group relative policy optimisation: the loss of drawn answers, the mean over tokens of
+    """Group relative policy optimisation: the loss of drawn answers, a mean over their tokens.
+
+    Each token's is
 
         −min(ρ A, clamp(ρ, 1 − ε, 1 + ε) A) + β (e^δ − δ − 1),
         ρ = π / π_sampled,  δ = log π_ref − log π.
