@@ -1,6 +1,6 @@
 """Many feed-forward networks, of which each token uses a few: a sparse mixture of experts.
 
-Axes: `n` token, `g` expert (its gate), `a` active expert of a token.
+Axes: `n` token, `g` expert (its gate), `a` active expert of a token: k, in code `top_k`.
 
 Built in "Mixture of experts", a deeper page of chapter 12. Papers: Shazeer et al. (2017); "Switch
 Transformers" (Fedus et al., 2021); "Mixtral of Experts" (Jiang et al., 2024); "DeepSeek-V3
@@ -43,9 +43,9 @@ def route(
         scoring: "softmax" or "sigmoid".
         normalise: whether the weights of a token sum to 1.
         bias: b, (g,), which decides who is chosen and nothing else.
-        num_groups: experts are in so many groups of neighbours.
-        top_groups: only the best so many groups are chosen from, by the sum of the two best in
-            each: a group is a machine, and a token should visit few.
+        num_groups: how many groups of neighbouring experts there are.
+        top_groups: how many groups the experts of a token may come from, those with the largest
+            sum of their two best p + b. A group is a machine, and a token should visit few.
 
     Returns:
         Scores, (n, g), weights, (n, a), and the indices of the experts chosen, (n, a). Scores and
@@ -90,8 +90,8 @@ def mix_experts(
         experts: g modules from (n, d) to (n, d).
         weights: of the experts of each token, (n, a).
         chosen: their indices, (n, a).
-        capacity: how many tokens an expert takes at most. The first ones get a place; to the sum
-            of the others this expert adds nothing.
+        capacity: how many tokens an expert takes at most, the first ones in order. It adds
+            nothing to the sums of the others.
 
     Returns:
         (n, d).
@@ -106,7 +106,7 @@ def mix_experts(
     Source: Gale et al., "MegaBlocks" (2022), section 4, without its kernels.
     """
     counts = load_of(chosen, len(experts))  # (g,)
-    if known(counts.any()) is None:  # what PyTorch traces or maps cannot depend on the counts
+    if known(counts.any()) is None:  # a trace or `vmap`, where the counts have no values
         gates = weights.new_zeros(x.size(0), len(experts)).scatter(-1, chosen, weights)  # (n, g)
         found = torch.stack([expert(x) for expert in experts], dim=1)  # (n, g, d)
         return (gates[..., None] * found).sum(dim=1).to(found.dtype)  # (n, d)
@@ -121,10 +121,11 @@ def mix_experts(
 
 
 def load_balancing_loss(scores: Tensor, chosen: Tensor) -> Tensor:
-    """g Σᵢ fᵢ Pᵢ, a scalar: 1 if all experts are used alike, g if one does everything.
+    """g Σᵢ fᵢ Pᵢ, a scalar: 1 for an even load, up to g if one expert does everything.
 
     fᵢ is the share of choices that went to expert i, Pᵢ its mean share of the scores. f is a
-    count, without a gradient; P carries it, and is pushed down most where f is largest. Scores,
+    count, without a gradient; P carries it, and is pushed down most where f is largest. 1 is not
+    the least: the loss is below where the scores favour experts that are chosen less. Scores,
     (n, g), and indices, (n, a), are those of `route`.
 
     Example:
@@ -149,25 +150,25 @@ def load_of(chosen: Tensor, num_experts: int) -> Tensor:
 class MixtureOfExperts(nn.Module):
     """MoE(x) = scale · Σ of the k chosen wᵢ Eᵢ(x) + shared(x); a router chooses for each token.
 
-    It goes where a `FeedForward` goes: `EncoderLayer(feed_forward=MixtureOfExperts(...))`.
+    It replaces a `FeedForward`: `EncoderLayer(d_model, feed_forward=MixtureOfExperts(...))`.
 
     While training, `balance_loss` is `balance_weight` times the `load_balancing_loss` of the last
     call, and `next_token_loss` adds it; in evaluation it is None. Positions of padding must not
     count, so `next_token_loss` packs them away; if you call a model in training mode yourself,
-    they do. Capacity holds while training only: else what a text gets would depend on the other
-    texts of its batch.
+    they do. Capacity holds while training only: otherwise the output of a text would depend on
+    the other texts of its batch.
 
     Args:
         d_model: width, d.
         experts: modules from (n, d) to (n, d), usually `FeedForward`.
         top_k: experts of a token.
         scoring: see `route`.
-        normalise: whether the weights of a token sum to 1; when left out, unless `top_k` is 1: a
-            weight that is always 1 gives the router no gradient.
+        normalise: whether the weights of a token sum to 1. None: yes, unless `top_k` is 1, since
+            a weight that is always 1 gives the router no gradient.
         scale: a factor of the sum.
         shared: an expert that every token uses.
-        capacity_factor: each expert takes at most so many times the tokens of an even load; all
-            when left out.
+        capacity_factor: how many tokens an expert takes at most, as a multiple of an even load.
+            None: all that choose it.
         balance_weight: α of the balance loss.
         load_bias: whether experts have the bias b of `route`, which `BalanceExperts` moves after
             each step.
@@ -267,7 +268,7 @@ class MixtureOfExperts(nn.Module):
         return mixed.view_as(x)  # (..., d)
 
     def note_load(self, scores: Tensor, chosen: Tensor) -> int | None:
-        """What a training step needs besides: its balance loss, counts, and the capacity."""
+        """While training, note the balance loss and the load; the capacity, if there is one."""
         self._noted.pop("balance_loss", None)
         if not self.training:
             return None
@@ -285,9 +286,9 @@ class MixtureOfExperts(nn.Module):
         return {**vars(self), "_noted": {}}
 
     def move_bias(self, rate: float = 1e-3) -> None:
-        """Raise the bias of experts with less than the mean load since last time, lower others'.
+        """Raise the bias of experts below the mean load since the last call, lower it above.
 
-        b ← b + γ · sign(mean load − load); nothing happens where there was no load.
+        b ← b + γ · sign(mean load − load); without any load since then nothing changes.
 
         Source: DeepSeek-AI (2024), section 2.1.2; Wang et al. (2024).
         """

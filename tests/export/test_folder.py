@@ -9,6 +9,7 @@ from helpers import TEXTS, can_export
 
 import minitransformer as mt
 from minitransformer.export import to_ctranslate2, to_onnx, to_torch, to_transformers
+from minitransformer.layers import MixtureOfExperts
 
 CTRANSLATE2 = pytest.param(to_ctranslate2, marks=can_export("ctranslate2"))
 ONNX = pytest.param(to_onnx, marks=can_export("onnx"))
@@ -33,12 +34,16 @@ def test_what_it_cannot_have_is_refused(export, tmp_path):
     gpt2 = mt.models.GPT2(mt.models.GPT2Config(**SIZES))
     exchanged = causal(norm_first=True)
     exchanged.decoder.layers[1].self_attention.window = 3
+    mixture = causal(norm_first=True)
+    experts = [mt.FeedForward(mixture.config.d_model, 20) for _ in range(3)]
+    mixture.decoder.layers[0].feed_forward = MixtureOfExperts(mixture.config.d_model, experts)
     published = mt.models.PublishedTokenizer.from_dict(mt.WordTokenizer.train(TEXTS).to_dict())
     writer = mt.TextGenerator(causal(norm_first=True), published)
     refused = [(bert, TypeError, r"a DecoderOnlyTransformer, got a BERT$")]
     if export in (to_ctranslate2, to_transformers):  # which name layers and tokens
         refused += [
             (gpt2, TypeError, "itself, got a GPT2; `save_pretrained` of a pub"),
+            (mixture, ValueError, r"layers\.0\.feed_forward is a MixtureOfExperts, a FeedForward"),
             (exchanged, ValueError, r"layers\.1\.self_attention\.window is not what the"),
             (writer, ValueError, "text is a PublishedTokenizer, expected a tokenizer of"),
         ]

@@ -5,6 +5,7 @@ import torch
 from configurations import MODELS, SRC_IDS, TGT_IDS, first_of, small
 from graphs_law import assert_same_logits, assert_same_texts, logits_in_chunks, written
 from helpers import (
+    HEADS,
     PAIRS,
     PUBLISHED,
     assert_same,
@@ -17,11 +18,15 @@ from torch.torch_version import TorchVersion
 import minitransformer as mt
 from minitransformer.export import to_torch
 from minitransformer.export.torch_export import GRAPHS, programs
+from minitransformer.models import Mixtral, MixtralConfig
 
 # Kinds of models that become different operations; tracing one takes seconds.
 TRACED = first_of(
     *("all at once", "all at once, causal", "learned positions", "learned positions, causal")
 )
+
+MIXTURE = {"Mixtral": (Mixtral, MixtralConfig(**HEADS, num_kv_heads=1, max_len=16))}
+"""In a program all of its experts compute all tokens."""
 
 
 def runner(model):
@@ -74,8 +79,9 @@ def test_graphs_of_published_models_compute_the_same(kind, config):
 
 @pytest.mark.slow
 @pytest.mark.everything
-def test_program_of_a_published_model_computes_the_same():
-    kind, config = PUBLISHED["T5"]
+@pytest.mark.parametrize("name", ["T5", "Mixtral"])
+def test_program_of_a_published_model_computes_the_same(name):
+    kind, config = (PUBLISHED | MIXTURE)[name]
     model = kind(config).eval()
     assert_same_logits(runner(model), model, ids=TGT_IDS.where(TGT_IDS != 0, 3))
 
