@@ -40,7 +40,7 @@ WITHOUT = "without"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 
-def everything_is_real(packing: Packing, real: Tensor | None) -> None:
+def everything_is_real(packing: Packing, real: Tensor | None, *, always: bool) -> None:
     """A `Packing` that packs nothing."""
     packing.index = None
 
