@@ -9,7 +9,7 @@ from pypdf import PdfReader
 
 from printed import EPUB, HTML, MATHML, PDF, ROOT, file_name, names
 
-LARGEST_PDF = 23_000_000  # bytes
+LARGEST_PDF = 25_000_000  # bytes
 
 pytestmark = pytest.mark.everything
 
